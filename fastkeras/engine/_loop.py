@@ -1,0 +1,287 @@
+"""The loops of `fit` and `evaluate`: epochs, callbacks, validation."""
+
+import itertools
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.engine._stream import Stream
+from fastkeras.perf._parts import Window
+from fastkeras.perf._plan import check_optimizer
+
+
+def fit(
+    model,
+    x=None,
+    y=None,
+    batch_size=None,
+    epochs=1,
+    verbose="auto",
+    callbacks=None,
+    validation_split=0.0,
+    validation_data=None,
+    shuffle=True,
+    class_weight=None,
+    sample_weight=None,
+    initial_epoch=0,
+    steps_per_epoch=None,
+    validation_steps=None,
+    validation_batch_size=None,
+    validation_freq=1,
+):
+    """Trains a model; the arguments are those of `keras.Model.fit`."""
+    check_before_training(model)
+    if validation_split and validation_data is None:
+        _check_split(validation_split)
+        (x, y, sample_weight), validation_data = (
+            private.array_slicing.train_validation_split(
+                (x, y, sample_weight), validation_split=validation_split
+            )
+        )
+    feed = Stream(
+        model.distribute_strategy,
+        steps_per_epoch,
+        class_weight,
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        shuffle=shuffle,
+    )
+    feed.check_length(epochs - initial_epoch)
+    _build(model, feed)
+    validate = _validation(
+        model,
+        validation_data,
+        validation_batch_size or batch_size,
+        validation_steps,
+    )
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=epochs,
+            steps=feed.num_batches,
+            model=model,
+        )
+    model.stop_training = False
+    model.make_train_function()
+    callbacks.on_train_begin()
+    logs = None
+    first = private.initial_epoch(model) or initial_epoch
+    for epoch in range(first, epochs):
+        if feed.is_spent:
+            warn(
+                f"The generator is spent after {epoch} epoch(s) of {epochs}; "
+                "training stops. Give `steps_per_epoch`, or a "
+                "`keras.utils.PyDataset`, which can be gone through again."
+            )
+            break
+        callbacks_logs = _train_epoch(model, feed, callbacks, epoch)
+        if validate is not None and private.should_eval(
+            model, epoch, validation_freq
+        ):
+            callbacks_logs.update(validate(callbacks))
+        callbacks.on_epoch_end(epoch, callbacks_logs)
+        logs = callbacks_logs
+        if model.stop_training:
+            break
+    if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+    callbacks.on_train_end(logs=logs)
+    return model.history
+
+
+def _train_epoch(model, feed, callbacks, epoch):
+    """Runs one epoch; returns its logs."""
+    model.reset_metrics()
+    callbacks.on_epoch_begin(epoch)
+    logs = {}
+    batches = feed.epoch()
+    try:
+        for begin, end, launch in _launches(model, batches):
+            callbacks.on_train_batch_begin(begin)
+            for data in launch:
+                # A callback may have compiled the model anew.
+                model.make_train_function()
+                logs = model.train_function.run(data)
+            callbacks.on_train_batch_end(end, logs)
+            if model.stop_training:
+                break
+    finally:
+        batches.close()
+    step = model._step
+    own = {k for state in step.states for k in state.logs()}
+    logs = {k: v for k, v in logs.items() if k not in own}
+    logs = dict(private.metrics_or_logs(model, logs))
+    logs.update(step.epoch_logs())
+    step.complain()
+    return logs
+
+
+def _launches(model, batches):
+    """Groups batches into windows, and windows into launches.
+
+    Yields:
+        Tuples of first batch, last batch, and a list of what the train
+        function is given: batches, or windows of them.
+    """
+    plan, done = model.perf, 0
+    per_launch = max(1, model.steps_per_execution // plan.window)
+    windows = _windows(plan, batches)
+    while True:
+        launch = list(itertools.islice(windows, per_launch))
+        if not launch:
+            return
+        count = sum(n for n, _ in launch)
+        yield done, done + count - 1, [data for _, data in launch]
+        done += count
+
+
+def _windows(plan, batches):
+    if plan.window == 1:
+        yield from ((1, batch) for batch in batches)
+        return
+    while True:
+        window = tuple(itertools.islice(batches, plan.window))
+        if not window:
+            return
+        if len(window) == plan.window or plan.keeps_remainder:
+            yield len(window), Window(window)
+
+
+def evaluate(
+    model,
+    x=None,
+    y=None,
+    batch_size=None,
+    verbose="auto",
+    sample_weight=None,
+    steps=None,
+    callbacks=None,
+    return_dict=False,
+    **kwargs,
+):
+    """Evaluates a model; the arguments are those of `keras.Model.evaluate`."""
+    private.assert_compiled(model, "evaluate")
+    _warn_of_changes(model)
+    feed = kwargs.pop("_feed", None)
+    if kwargs:
+        raise ValueError(f"Arguments not recognized: {kwargs}")
+    if feed is None:
+        feed = Stream(
+            model.distribute_strategy,
+            steps,
+            x=x,
+            y=y,
+            sample_weight=sample_weight,
+            batch_size=batch_size,
+            shuffle=False,
+        )
+    _build(model, feed)
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=feed.num_batches,
+            model=model,
+        )
+    model.stop_evaluating = False
+    callbacks.on_test_begin()
+    logs = {}
+    model.reset_metrics()
+    batches = feed.epoch()
+    try:
+        for step, data in enumerate(batches):
+            callbacks.on_test_batch_begin(step)
+            model.make_test_function()
+            logs = model.test_function.run(data)
+            callbacks.on_test_batch_end(step, logs)
+            if model.stop_evaluating:
+                break
+    finally:
+        batches.close()
+    logs = private.pythonify(private.metrics_or_logs(model, logs))
+    callbacks.on_test_end(logs)
+    if return_dict:
+        return logs
+    return private.in_metrics_order(model, logs)
+
+
+def _validation(model, data, batch_size, steps):
+    """A function of the callbacks that validates, or None."""
+    if data is None:
+        return None
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    feed = Stream(
+        model.distribute_strategy,
+        steps,
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        shuffle=False,
+    )
+
+    def validate(callbacks):
+        logs = model.evaluate(
+            callbacks=callbacks, return_dict=True, _feed=feed
+        )
+        return {f"val_{name}": value for name, value in logs.items()}
+
+    return validate
+
+
+def check_before_training(model):
+    """Refuses to train a model that can't be, before anything changes."""
+    private.assert_compiled(model, "fit")
+    check_optimizer(model, model.optimizer)
+    _warn_of_changes(model)
+
+
+def _warn_of_changes(model):
+    names = model._step.changed_layers(model)
+    if names:
+        warn(
+            f"`trainable` of {names} has changed since `compile`; what was "
+            "trainable then is trained. Compile again for the change to take "
+            "effect."
+        )
+
+
+def _check_split(value):
+    if not 0 < value < 1:
+        raise ValueError(
+            checks.message(
+                "`validation_split` must be > 0 and < 1",
+                f"validation_split={value!r}",
+                "Give the share of the rows to validate on, such as 0.2.",
+            )
+        )
+
+
+def _build(model, feed):
+    """Makes all variables before the first trace, where that is needed.
+
+    Under a strategy no variable can be made inside a replica; elsewhere Keras
+    makes them while the first step is traced.
+    """
+    if model.optimizer is not None and model.built:
+        if not model.optimizer.built:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+    if not private.has_strategy(model):
+        return
+    batch = tf.nest.map_structure(
+        lambda t: model.distribute_strategy.experimental_local_results(t)[0],
+        feed.peek(),
+    )
+    with model.distribute_strategy.scope():
+        private.symbolic_build(model, batch)

@@ -1,0 +1,27 @@
+"""Clock and robust statistics: pure Python, no TensorFlow.
+
+Example:
+
+>>> from fastkeras import measure
+>>> clock = measure.ManualClock()
+>>> with clock.stopwatch() as watch:
+...     clock.advance(0.002)
+>>> print(measure.summarize([watch.seconds, watch.seconds]))
+2.00 ms (±0.00, n=2)
+"""
+
+from fastkeras.measure.clock import Clock
+from fastkeras.measure.clock import ManualClock
+from fastkeras.measure.clock import Stopwatch
+from fastkeras.measure.stats import Summary
+from fastkeras.measure.stats import ratio
+from fastkeras.measure.stats import summarize
+
+__all__ = [
+    "Clock",
+    "ManualClock",
+    "Stopwatch",
+    "Summary",
+    "ratio",
+    "summarize",
+]

@@ -1,0 +1,348 @@
+"""FastModel: a `keras.Model` whose step and loop are steered by `perf=`."""
+
+import functools
+
+import keras
+
+from fastkeras import engine
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras.perf._feature import Stage
+from fastkeras.perf._losses import RecordingLoss
+from fastkeras.perf._plan import check_optimizer
+from fastkeras.perf._plan import check_plan
+from fastkeras.perf._plan import make_plan
+from fastkeras.perf._plan import with_model_policy
+from fastkeras.perf._state import SavedState
+from fastkeras.perf._step import Step
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        checks.message(
+            "fastkeras needs the TensorFlow backend of Keras",
+            f"backend={keras.backend.backend()!r}",
+            "Set KERAS_BACKEND=tensorflow before Keras is imported.",
+        )
+    )
+
+_KEEP = object()
+
+# The defaults of `compile`: given all of these, it was called bare.
+_DEFAULTS = {
+    "optimizer": "rmsprop",
+    "loss": None,
+    "loss_weights": None,
+    "metrics": None,
+    "weighted_metrics": None,
+    "run_eagerly": False,
+    "steps_per_execution": 1,
+    "jit_compile": "auto",
+    "auto_scale_loss": True,
+}
+
+
+class FastModel(keras.Model):
+    """A `keras.Model` that trains faster and says why.
+
+    Subclass it where you subclassed `keras.Model`, make it from inputs and
+    outputs, or wrap a model with `FastModel.from_keras`. Then compile and fit
+    as usual; `perf=` of `compile` is the one knob.
+
+    Args:
+        *args: As for `keras.Model`: nothing, or `inputs` and `outputs`.
+        **kwargs: As for `keras.Model`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> inputs = keras.Input((4,))
+    >>> model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+    >>> model.compile("sgd", "mse", perf="clip_by_global_norm")
+    >>> history = model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+    >>> sorted(history.history)
+    ['clipped_fraction', 'grad_norm', 'grad_norm_max', 'loss']
+    """
+
+    def __new__(cls, *args, **kwargs):
+        if cls is FastModel and private.functional_init_arguments(args, kwargs):
+            cls = FunctionalFastModel
+        return keras.Model.__new__(cls, *args, **kwargs)
+
+    _plan = make_plan("auto")
+
+    def __init__(self, *args, **kwargs):
+        if private.functional_init_arguments(args, kwargs):
+            _init_functional(self, *args, **kwargs)
+        else:
+            super().__init__(*args, **kwargs)
+
+    @classmethod
+    def from_keras(cls, model):
+        """Makes a FastModel that shares the layers of a Keras model.
+
+        Args:
+            model: A Sequential, functional or subclassed `keras.Model`. It is
+                left as it is; the two train the same weights.
+
+        Returns:
+            A `FastModel`, not compiled.
+
+        Raises:
+            TypeError: If `model` is not a `keras.Model`.
+
+        Example:
+
+        >>> source = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        >>> fast = FastModel.from_keras(source)
+        >>> fast.layers[-1] is source.layers[-1]
+        True
+        """
+        if not isinstance(model, keras.Model):
+            raise TypeError(
+                checks.message(
+                    "`model` must be a `keras.Model`",
+                    f"{model!r} of type {type(model).__name__}",
+                    "Give a Sequential, functional or subclassed model.",
+                )
+            )
+        if isinstance(model, FastModel):
+            return model
+        if private.is_plain_graph(model):
+            return FunctionalFastModel(
+                inputs=model.input, outputs=model.output, name=model.name
+            )
+        return _share(model)
+
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics=None,
+        run_eagerly=False,
+        steps_per_execution=1,
+        jit_compile="auto",
+        auto_scale_loss=True,
+        perf=_KEEP,
+    ):
+        """Configures the model for training, as `keras.Model.compile` does.
+
+        Called again with no argument at all, it keeps everything (optimizer,
+        loss, metrics, their state) and only makes the step anew; that is safe
+        also from a callback in mid-fit.
+
+        Args:
+            optimizer, loss, loss_weights, metrics, weighted_metrics,
+            run_eagerly, steps_per_execution, jit_compile, auto_scale_loss: As
+                for `keras.Model.compile`.
+            perf: What a step computes and how steps run: `None` (Keras
+                itself), `"auto"` (same mathematics, run by measurement), a
+                feature or its name, an `Execution`, or a list of these.
+                Defaults to the value of the last `compile`, at first
+                `"auto"`.
+
+        Raises:
+            TypeError: If a part of `perf` has the wrong type.
+            ValueError: If a name is unknown, a stage is given twice, or two
+                places ask for the same thing. Nothing has changed then.
+        """
+        given = {k: v for k, v in locals().items() if k in _DEFAULTS}
+        if self.compiled and perf is _KEEP and given == _DEFAULTS:
+            check_optimizer(self, self.optimizer)
+            self._begin(self.perf, self._step.states)
+            return
+        plan = self.perf if perf is _KEEP else make_plan(perf)
+        plan = with_model_policy(plan, self, auto_scale_loss)
+        given["optimizer"] = optimizer = keras.optimizers.get(optimizer)
+        check_plan(plan, self, optimizer)
+        check_optimizer(self, optimizer)
+        given.update(engine.options(plan, self, given))
+        if any(f.stage == Stage.SCALE for f in plan.features):
+            given["auto_scale_loss"] = False
+        super().compile(**given)
+        if loss is not None and not plan.is_keras:
+            names = getattr(self, "output_names", None)
+            private.set_compile_loss(
+                self, RecordingLoss(loss, loss_weights, output_names=names)
+            )
+        self._begin(plan)
+
+    def _begin(self, plan, states=None):
+        """Starts a plan: its policies, its state, a step made anew."""
+        vars(self).setdefault("_undo", lambda: None)()
+        undo = [feature.install(self) for feature in plan.features]
+        self._undo = lambda: [u() for u in undo]
+        self._plan = plan
+        self._step = Step(plan, self, states)
+        # Keras saves what it finds among the attributes; set as usual this
+        # would be tracked as one of the model's metrics as well.
+        self.__dict__["perf_state"] = SavedState(self._step)
+        self.train_function = None
+        self.test_function = None
+        self.predict_function = None
+
+    @property
+    def perf(self):
+        """The `Plan` that `perf=` of the last `compile` came to."""
+        return self._plan
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        if config:
+            config["perf"] = self.perf.get_config()
+        return config
+
+    def compile_from_config(self, config):
+        config = keras.saving.deserialize_keras_object(config)
+        self.compile(**config)
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_config(self):
+        # Policies that `perf` has set belong to `perf`, not to the layers.
+        self._undo()
+        try:
+            return super().get_config()
+        finally:
+            undo = [f.install(self) for f in self.perf.features]
+            self._undo = lambda: [u() for u in undo]
+
+    def __call__(self, *args, **kwargs):
+        outputs = super().__call__(*args, **kwargs)
+        for feature in self.perf.features:
+            outputs = feature.output(outputs)
+        return outputs
+
+    # The step.
+
+    def train_step(self, data):
+        """One update: from a batch, or from the batches of a window.
+
+        Args:
+            data: A batch as `fit` gives it, or a window of batches.
+
+        Returns:
+            Dict of log name to scalar tensor.
+        """
+        step = self._step
+        total = step.add_up(self, step.parts(data))
+        update = step.reduce(self, total)
+        step.apply(self, update)
+        return step.logs(self, update)
+
+    @property
+    def has_own_train_step(self):
+        """Whether a subclass overrides `train_step`."""
+        return type(self).train_step is not FastModel.train_step
+
+    def reset_metrics(self):
+        super().reset_metrics()
+        self._step.reset()
+
+    # The loop.
+
+    def make_train_function(self, force=False):
+        if self.perf.is_keras:
+            super().make_train_function(force)
+        elif force or self.train_function is None:
+            self.train_function = engine.StepFunction(self, "train_step")
+
+    def make_test_function(self, force=False):
+        if self.perf.is_keras:
+            super().make_test_function(force)
+        elif force or self.test_function is None:
+            self.test_function = engine.StepFunction(self, "test_step")
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, *args, **kwargs):
+        if self.perf.is_keras:
+            return super().fit(*args, **kwargs)
+        return engine.fit(self, *args, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, *args, **kwargs):
+        if self.perf.is_keras:
+            return super().evaluate(*args, **kwargs)
+        return engine.evaluate(self, *args, **kwargs)
+
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, *args, **kwargs):
+        if not self.perf.is_keras and self.compiled:
+            engine.check_before_training(self)
+        return super().train_on_batch(*args, **kwargs)
+
+
+@keras.saving.register_keras_serializable("fastkeras")
+class FunctionalFastModel(FastModel, private.Functional):
+    """What `FastModel(inputs, outputs)` makes.
+
+    Keras would put its functional class among the bases of FastModel itself,
+    after which no subclass with a `call` of its own could be made.
+    """
+
+    def __init__(self, *args, **kwargs):
+        private.init_trainer(self)
+        private.Functional.__init__(self, *args, **kwargs)
+
+
+def _init_functional(model, *args, **kwargs):
+    """Initialises a subclass of FastModel from inputs and outputs.
+
+    The functional class joins the bases of that one subclass; FastModel and
+    classes between the two stay as they are.
+    """
+    cls = type(model)
+    if not issubclass(cls, private.Functional):
+        cls.__bases__ = (*cls.__bases__, private.Functional)
+        cls.__new__(cls)
+    private.init_trainer(model)
+    private.Functional.__init__(model, *args, **kwargs)
+
+
+@keras.saving.register_keras_serializable("fastkeras", "Shared")
+class _Shared(FastModel):
+    """A subclassed Keras model and FastModel in one; made by `from_keras`."""
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return FastModel.from_keras(
+            keras.saving.deserialize_keras_object(
+                config["source"], custom_objects=custom_objects
+            )
+        )
+
+    def get_config(self):
+        source = self.__dict__["_source"].model
+        return {"source": keras.saving.serialize_keras_object(source)}
+
+
+class _Source:
+    """Holds the wrapped model out of sight of Keras's tracking and saving."""
+
+    def __init__(self, model):
+        self.model = model
+
+
+@functools.cache
+def _shared_class(cls):
+    body = {
+        "get_config": _Shared.get_config,
+        "from_config": _Shared.__dict__["from_config"],
+    }
+    made = type(cls.__name__, (cls, FastModel), body)
+    return keras.saving.register_keras_serializable("fastkeras", "Shared")(made)
+
+
+def _share(model):
+    """Makes a FastModel of a subclassed model, its methods first in line.
+
+    The two objects hold the same layers and the same tracking lists; only
+    what the trainer keeps (compiled state) is each one's own.
+    """
+    cls = _shared_class(type(model))
+    fast = cls.__new__(cls)
+    vars(fast).update(vars(model))
+    private.init_trainer(fast)
+    vars(fast)["_source"] = _Source(model)
+    return fast

@@ -1,0 +1,156 @@
+"""What a feature is: a frozen value with neutral hooks.
+
+`FastModel.train_step` calls every hook of every feature while it is traced,
+without asking which features there are. A hook that a feature leaves alone
+returns its input, so an absent feature leaves no operation in the graph.
+"""
+
+import dataclasses
+import enum
+from typing import ClassVar
+
+import keras
+import tensorflow as tf
+
+
+class Stage(enum.IntEnum):
+    """The place of a feature in an update. A plan holds each stage once."""
+
+    WINDOW = 1
+    SLICE = 2
+    WATCH = 3
+    SCALE = 4
+    GUARD = 5
+    CLIP = 6
+
+
+class Max(keras.metrics.Metric):
+    """The largest value seen since the last reset (a scalar).
+
+    Keras has no such metric. Every replica sees the same value, since it is
+    taken after the sum over the replicas: hence the aggregation by mean.
+    """
+
+    def __init__(self, name="max", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.value = self.add_variable(
+            (), "zeros", aggregation="mean", name="value"
+        )
+
+    def update_state(self, value, sample_weight=None):
+        """Takes in one scalar; a `sample_weight` of 0 leaves it out."""
+        value = tf.cast(value, self.value.dtype)
+        if sample_weight is not None:
+            value = tf.where(tf.cast(sample_weight, "bool"), value, 0)
+        self.value.assign(tf.maximum(self.value.value, value))
+
+    def result(self):
+        """The largest value, a scalar tensor."""
+        return self.value.value + 0.0
+
+
+class State:
+    """What a feature keeps between steps.
+
+    Attributes:
+        trackers: Dict of log name to metric; reset at each epoch's start.
+        variables: Dict of name to `keras.Variable`; saved with the model.
+    """
+
+    def __init__(self):
+        self.trackers = {}
+        self.variables = {}
+
+    def add_variable(self, name, value, dtype):
+        """Makes a scalar variable that is saved with the model."""
+        self.variables[name] = keras.Variable(
+            value,
+            dtype=dtype,
+            trainable=False,
+            aggregation="only_first_replica",
+            name=name,
+        )
+        return self.variables[name]
+
+    def logs(self):
+        """Dict of log name to scalar tensor."""
+        return {name: t.result() for name, t in self.trackers.items()}
+
+
+class Feature:
+    """Base of all features: every hook does the neutral thing.
+
+    A concrete feature is a frozen dataclass whose fields are its whole
+    configuration, and overrides the few hooks it needs.
+
+    Attributes:
+        stage: `Stage`, its place in the update.
+        mathematics: `"same"` or `"changed"`: whether the update differs from
+            that of plain Keras on the same (big) batch.
+        owns: Names of optimizer arguments that would do the same thing a
+            second time; given together they are refused at `compile`.
+    """
+
+    stage: ClassVar[Stage]
+    mathematics: ClassVar[str] = "same"
+    owns: ClassVar[tuple[str, ...]] = ()
+
+    #: Number of successive batches one update is made of.
+    window: ClassVar[int] = 1
+    #: Whether a window with a non-finite gradient is left out whole.
+    guards: ClassVar[bool] = False
+    #: What happens to a last window that is not full.
+    keeps_remainder: ClassVar[bool] = True
+
+    def get_config(self):
+        """The constructor arguments, as Keras serialises them."""
+        return {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the feature again from `get_config()`."""
+        return cls(**config)
+
+    def check(self, model, optimizer):
+        """Refuses what can't work, before anything has changed."""
+
+    def install(self, model):
+        """Changes the model at `compile`; returns a function that undoes it."""
+        return lambda: None
+
+    def new_state(self):
+        """Makes the variables and trackers the hooks below are given."""
+        return State()
+
+    def output(self, y_pred):
+        """Changes what the model returns from a call."""
+        return y_pred
+
+    def slices(self, batch):
+        """Cuts a batch into a list of `Run`; None leaves it whole."""
+        return None
+
+    def watch(self, model, variables):
+        """Chooses among the trainable variables."""
+        return variables
+
+    def scale(self, loss, state):
+        """Scales the loss before the gradients are taken."""
+        return loss
+
+    def unscale(self, gradients, state):
+        """Undoes `scale` on the gradients (float32 or wider)."""
+        return gradients
+
+    def clip(self, gradients, variables, state, ok):
+        """Clips the gradients of the whole update."""
+        return gradients
+
+    def settle(self, state, ok):
+        """Follows an update; `ok` is False if it was left out."""
+
+    def complaint(self, state):
+        """At the end of an epoch: a warning's text, or None."""
+        return None

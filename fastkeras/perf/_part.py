@@ -1,0 +1,202 @@
+"""One part of an update: forward, loss, gradients, each with its true weight.
+
+The gradient of a part is taken of the plain (scaled) loss and multiplied by
+the part's weight afterwards, in float32: multiplied before, the weight would
+act as a second loss scale in float16.
+"""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import private
+from fastkeras.perf import _gradients
+from fastkeras.perf import _parts
+from fastkeras.perf._losses import ROWS
+from fastkeras.perf._losses import SUM
+from fastkeras.perf._losses import RecordingLoss
+
+
+class Total(NamedTuple):
+    """What parts add up to.
+
+    Attributes:
+        sums: `Sums`; two totals are added entry by entry.
+        logs: Dict, what `compute_metrics` returned last.
+    """
+
+    sums: object
+    logs: dict
+
+
+class Sums(NamedTuple):
+    """The entries of a total that are added.
+
+    Attributes:
+        gradients: Per group of losses, a list with one entry per variable,
+            each multiplied by the weight of its part.
+        weights: Per group, the sum of the weights; None where the losses of
+            the group do not divide.
+        losses: Vector, each compiled loss times its weight, then the rest.
+        divisors: Vector, the weights that belong to `losses`.
+        rows: Scalar, float32: rows of all parts.
+    """
+
+    gradients: list
+    weights: list
+    losses: object
+    divisors: object
+    rows: object
+
+
+class Objective(NamedTuple):
+    """Losses that share a divisor.
+
+    Attributes:
+        target: Tensor to differentiate.
+        weight: Scalar tensor it was divided by, or None.
+        replicas: Integer it was divided by on top, for distribution.
+    """
+
+    target: object
+    weight: object
+    replicas: int
+
+
+def add(a, b):
+    """The sum of two totals; the logs are those of the second."""
+    return Total(
+        tf.nest.map_structure(_gradients.add, a.sums, b.sums), b.logs
+    )
+
+
+def loss_and_predictions(model, x, y, sample_weight, whole):
+    """Runs the model and its loss, and records each compiled loss.
+
+    Args:
+        model: The model.
+        x, y, sample_weight: The unpacked data of the part.
+        whole: Bool, True if the part is a whole update on one replica, so
+            that the compiled losses may log themselves.
+
+    Returns:
+        Tuple of loss, predictions and list of `Record`.
+    """
+    y_pred = private.forward(model, x, training=True)
+    container = private.compile_loss(model)
+    records = []
+    if isinstance(container, RecordingLoss):
+        container.logs_itself = whole
+        container.records = records = []
+    loss = private.compute_loss(model, x, y, y_pred, sample_weight, True)
+    if isinstance(container, RecordingLoss):
+        container.logs_itself = True
+        records = container.records
+    return loss, y_pred, records
+
+
+def objectives(model, loss, records, rows, replicas):
+    """Splits a loss into one objective for each thing it divides by.
+
+    Almost always there is one, which is the loss itself. A penalty beside a
+    masked loss, or outputs with masks of their own, make more.
+    """
+    groups = {}
+    for record in records:
+        groups.setdefault((record.group, record.replicas), []).append(record)
+    rest = _has_rest(model) or not records
+    if rest:
+        groups.setdefault((ROWS, replicas), [])
+    out = []
+    for (group, divided), members in groups.items():
+        target = tf.reduce_sum(loss)
+        if len(groups) > 1:
+            target = _total(members)
+            if rest and (group, divided) == (ROWS, replicas):
+                target += tf.reduce_sum(loss) - _total(records)
+        weight = members[0].weight if members else None
+        if weight is None and group != SUM:
+            weight = rows
+        out.append(Objective(target, weight, divided))
+    return out
+
+
+def _total(records):
+    return sum((r.total for r in records), tf.zeros(()))
+
+
+def _has_rest(model):
+    """Whether the loss may hold more than the compiled losses."""
+    own = type(model).compute_loss is not private.Trainer.compute_loss
+    return own or bool(model.losses)
+
+
+def weighed(gradients, objective):
+    """Multiplies gradients by the weight their loss was divided by.
+
+    A weight of 0 makes 0, also of a gradient that is not a number: a part
+    that is masked out, or a replica without a row, adds nothing.
+    """
+    if objective.weight is None:
+        return gradients
+    weight = tf.cast(objective.weight, tf.float32) * objective.replicas
+    return _gradients.map_values(
+        lambda v: tf.math.multiply_no_nan(v, tf.cast(weight, v.dtype)),
+        gradients,
+    )
+
+
+def log_terms(loss, records, rows, replicas):
+    """Numerators and divisors of the losses of a window, as two vectors.
+
+    A divisor of 0 stands for a loss that does not divide.
+    """
+    terms, divisors = [], []
+    for record in records:
+        value = tf.cast(tf.reduce_mean(record.value), tf.float32)
+        divisor = rows if record.weight is None else record.weight
+        if record.group == SUM and record.value.shape.rank == 0:
+            terms.append(value)
+            divisors.append(tf.zeros(()))
+            continue
+        divisor = tf.cast(divisor, tf.float32)
+        terms.append(
+            tf.math.multiply_no_nan(value * record.replicas, divisor)
+        )
+        divisors.append(divisor)
+    rest = tf.cast(tf.reduce_sum(loss) - _total(records), tf.float32)
+    terms.append(tf.math.multiply_no_nan(rest * replicas, rows))
+    divisors.append(rows)
+    return tf.stack(terms), tf.stack(divisors)
+
+
+def log_window(model, sums, ok):
+    """Logs the losses of a whole window, as one big batch would.
+
+    The loss and the loss of each output are the window's own means; in the
+    mean over the epoch they count by rows. A window that is skipped does not
+    count.
+    """
+    container = private.compile_loss(model)
+    records = getattr(container, "records", [])
+    divisors = tf.where(sums.divisors == 0, 1.0, sums.divisors)
+    values = sums.losses / divisors
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    rows = sums.rows / replicas
+    if ok is not None:
+        rows = tf.where(ok, rows, 0.0)
+        values = tf.where(ok, values, tf.zeros_like(values))
+    scales = [1.0 if r.scale is None else r.scale for r in records] + [1.0]
+    tracker = private.loss_tracker(model)
+    if tracker is not None:
+        tracker.update_state(tf.reduce_sum(values * tf.stack(scales)), rows)
+    if len(records) > 1:
+        for k, metric in enumerate(container.metrics):
+            metric.update_state(values[k], rows)
+
+
+def unpack(data):
+    """Splits data into x, y, sample weights and the number of rows."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return x, y, sample_weight, tf.cast(_parts.rows_of(x), tf.float32)

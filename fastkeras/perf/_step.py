@@ -1,0 +1,429 @@
+"""One update, from data to logs, with every hook of every feature in place.
+
+`FastModel.train_step` reads: parts, add up, reduce, apply, logs. Each of
+these is a method here. With a plan of no features and one part, the same
+operations run as in Keras's own step.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.perf import _gradients
+from fastkeras.perf import _part
+from fastkeras.perf import _parts
+
+
+class Update(NamedTuple):
+    """What the optimizer is given.
+
+    Attributes:
+        gradients: List of gradients, one per variable.
+        ok: Scalar bool, or None where nothing guards the update.
+        logs: Dict of scalars.
+    """
+
+    gradients: list
+    ok: object
+    logs: dict
+
+
+class Step:
+    """The update of one compiled model.
+
+    Args:
+        plan: `Plan`, whose features say what the update does.
+        model: The model; it is read here and handed to each method, never
+            kept.
+        states: The features' states of an earlier step of the same plan, to
+            go on from. Defaults to `None`: new ones.
+    """
+
+    def __init__(self, plan, model, states=None):
+        self.plan = plan
+        self.ran = False
+        self._chosen = None
+        self._trainable = None
+        self.states = states
+        if states is None:
+            with model.distribute_strategy.scope():
+                self.states = [f.new_state() for f in plan.features]
+        self._pairs = list(zip(plan.features, self.states, strict=True))
+        if model.built and not plan.is_keras:
+            self.variables(model)
+
+    def variables(self, model):
+        """The variables that are trained: taken down once per `compile`."""
+        if self.plan.is_keras:
+            return list(model.trainable_variables)
+        if self._chosen is None:
+            self._trainable = list(model.trainable_variables)
+            chosen = self._trainable
+            for feature in self.plan.features:
+                chosen = feature.watch(model, chosen)
+            self._chosen = chosen
+        return self._chosen
+
+    def changed_layers(self, model):
+        """Names of the layers whose `trainable` changed since `compile`."""
+        if self._trainable is None:
+            return []
+        then = {id(v) for v in self._trainable}
+        now = {id(v) for v in model.trainable_variables}
+        return [
+            layer.name
+            for layer in private.flat_layers(model)
+            if layer is not model
+            and any(id(v) in then ^ now for v in private.own_weights(layer))
+        ]
+
+    # The sentence of `train_step`.
+
+    def parts(self, data):
+        """The batches of a window, or the one batch, as runs of equal shape."""
+        self.ran = True
+        if isinstance(data, _parts.Window):
+            return _parts.runs(data, stack=_replicas() == 1)
+        return [_parts.single(data)]
+
+    def add_up(self, model, parts):
+        """Forward, loss, scale, gradients, unscale: summed over the parts."""
+        return self._sum(parts, lambda batch: self._batch(model, batch))
+
+    def reduce(self, model, total):
+        """Sum over the replicas, finite?, divide by the true weight, clip."""
+        sums = total.sums
+        if not self._whole():
+            sums = _over_replicas(sums)
+        gradients = _divided(sums)
+        ok = None
+        if self.plan.guards and _gradients.values(gradients):
+            ok = _gradients.all_finite(gradients)
+        if not self._whole():
+            _part.log_window(model, sums, ok)
+        if _gradients.values(gradients):
+            for feature, state in self._pairs:
+                gradients = feature.clip(
+                    gradients, self.variables(model), state, ok
+                )
+        return Update(gradients, ok, total.logs)
+
+    def apply(self, model, update):
+        """The optimizer, once; not at all if the update is not finite."""
+        variables = self.variables(model)
+        if not variables:
+            warn(
+                "The model has no trainable variable, so nothing is trained. "
+                "Set `trainable = True` on a layer and compile again."
+            )
+            return
+        gradients, variables = _with_gradient(update.gradients, variables)
+        if self._whole():
+            _guarded(
+                update.ok, lambda: model.optimizer.apply(gradients, variables)
+            )
+        else:
+            _apply_across(model.optimizer, gradients, variables, update.ok)
+        for feature, state in self._pairs:
+            feature.settle(state, update.ok)
+
+    def logs(self, model, update):
+        """The step's logs: the metrics, then what the features report."""
+        logs = update.logs
+        if not self._whole():
+            fresh = model.get_metrics_result()
+            logs = {k: fresh.get(k, v) for k, v in logs.items()}
+        for state in self.states:
+            logs = {**logs, **state.logs()}
+        return logs
+
+    # Between steps.
+
+    def reset(self):
+        """At the start of an epoch: resets the features' trackers."""
+        for state in self.states:
+            for tracker in state.trackers.values():
+                tracker.reset_state()
+
+    def epoch_logs(self):
+        """The features' logs of the epoch so far, as Python floats."""
+        return {
+            name: float(value)
+            for state in self.states
+            for name, value in state.logs().items()
+        }
+
+    def complain(self):
+        """At the end of an epoch: warns of what the features found."""
+        for feature, state in self._pairs:
+            text = feature.complaint(state)
+            if text:
+                warn(text)
+
+    # Parts.
+
+    def _whole(self):
+        """Whether a part is the whole update: nothing to weigh or to sum."""
+        return self.plan.is_keras or not (self.plan.cuts or _replicas() > 1)
+
+    def _batch(self, model, batch):
+        for feature in self.plan.features:
+            runs = feature.slices(batch)
+            if runs is not None:
+                return self._sum(runs, lambda part: self._one(model, part))
+        return self._one(model, batch)
+
+    def _one(self, model, data):
+        x, y, sample_weight, rows = _part.unpack(data)
+        whole, replicas = self._whole(), _replicas()
+        with self._tape(model) as tape:
+            loss, y_pred, records = _part.loss_and_predictions(
+                model, x, y, sample_weight, whole
+            )
+            shares = [_part.Objective(loss, None, 1)]
+            if not whole:
+                shares = _part.objectives(model, loss, records, rows, replicas)
+            targets = [self._scaled(model, s.target) for s in shares]
+        gradients = [
+            _part.weighed(self._unscaled(tape, model, target), share)
+            for target, share in zip(targets, shares, strict=True)
+        ]
+        weights = [s.weight for s in shares]
+        sums = _part.Sums(gradients, weights, None, None, rows)
+        if whole:
+            private.log_loss(model, loss, rows)
+        else:
+            terms = _part.log_terms(loss, records, rows, replicas)
+            sums = sums._replace(losses=terms[0], divisors=terms[1])
+        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return _part.Total(sums, dict(logs))
+
+    def _tape(self, model):
+        """A tape that follows the chosen variables alone.
+
+        Before the first call there are none to follow; then it follows what
+        is made during the call.
+        """
+        ready = all(layer.built for layer in private.flat_layers(model))
+        variables = self.variables(model) if ready else []
+        return _Tape(variables, follow_all=not ready)
+
+    def _scaled(self, model, loss):
+        for feature, state in self._pairs:
+            loss = feature.scale(loss, state)
+        if model.optimizer is not None:
+            loss = model.optimizer.scale_loss(loss)
+        return loss
+
+    def _unscaled(self, tape, model, target):
+        variables = [v.value for v in self.variables(model)]
+        gradients = tape.gradient(target, variables) if variables else []
+        if not self._whole() or self._pairs:
+            gradients = _gradients.map_values(_gradients.widen, gradients)
+        for feature, state in self._pairs:
+            gradients = feature.unscale(gradients, state)
+        return gradients
+
+    # Sums.
+
+    def _sum(self, runs, body):
+        total = None
+        for run in runs:
+            if isinstance(run.count, int) and run.count == 1:
+                part = body(run.get(0))
+            elif tf.executing_eagerly() or _replicas() > 1:
+                part = _unrolled(run, body)
+            else:
+                part = _looped(run, body)
+            total = part if total is None else _part.add(total, part)
+        return total
+
+
+class _Tape:
+    """A gradient tape for several targets that follows given variables."""
+
+    def __init__(self, variables, follow_all):
+        self._variables = variables
+        self._tape = tf.GradientTape(
+            persistent=True, watch_accessed_variables=follow_all
+        )
+
+    def __enter__(self):
+        tape = self._tape.__enter__()
+        for variable in self._variables:
+            tape.watch(variable.value)
+        return tape
+
+    def __exit__(self, *error):
+        return self._tape.__exit__(*error)
+
+
+def _replicas():
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def _unrolled(run, body):
+    if not isinstance(run.count, int) and not tf.executing_eagerly():
+        raise ValueError(
+            checks.message(
+                "Under a strategy with several replicas a batch that is cut "
+                "into slices must have a known number of rows",
+                "an unknown number of rows",
+                "Batch the dataset with `drop_remainder=True`, or give arrays.",
+            )
+        )
+    total = None
+    for i in range(int(run.count)):
+        part = body(run.get(i))
+        total = part if total is None else _part.add(total, part)
+    return total
+
+
+def _looped(run, body):
+    """Walks a run in the graph; one part is traced, once."""
+    traced = tf.function(lambda i: _dense(body(run.get(i))))
+    part = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
+    spec = part.structured_outputs
+    zeros = [tf.zeros(s.shape, s.dtype) for s in _leaves(spec.sums)]
+    logs = [tf.zeros(s.shape, s.dtype) for s in _leaves(spec.logs)]
+
+    def advance(i, sums, _):
+        total = part(i)
+        new = [a + b for a, b in zip(sums, _leaves(total.sums), strict=True)]
+        return i + 1, new, _leaves(total.logs)
+
+    _, sums, logs = tf.while_loop(
+        lambda i, *_: i < run.count,
+        advance,
+        [tf.constant(0), zeros, logs],
+        parallel_iterations=1,
+    )
+    return _part.Total(
+        _with_leaves(spec.sums, sums), _with_leaves(spec.logs, logs)
+    )
+
+
+def _leaves(structure):
+    return [t for t in tf.nest.flatten(structure) if t is not None]
+
+
+def _with_leaves(structure, leaves):
+    leaves = iter(leaves)
+    return tf.nest.map_structure(
+        lambda t: None if t is None else next(leaves), structure
+    )
+
+
+def _dense(total):
+    """Makes sparse gradients dense, which a loop needs; says so."""
+    sparse = [
+        g
+        for group in total.sums.gradients
+        for g in group
+        if isinstance(g, tf.IndexedSlices)
+    ]
+    if sparse:
+        values = sum(
+            int(g.dense_shape[0]) * g.values.shape[1:].num_elements()
+            for g in sparse
+        )
+        warn(
+            f"{len(sparse)} sparse gradient(s) are added up as dense tensors "
+            f"of {values * 4 / 2**20:.1f} MB in all, because the parts of an "
+            "update are walked by a loop."
+        )
+    gradients = [
+        [None if g is None else tf.convert_to_tensor(g) for g in group]
+        for group in total.sums.gradients
+    ]
+    return total._replace(sums=total.sums._replace(gradients=gradients))
+
+
+def _over_replicas(sums):
+    if _replicas() == 1:
+        return sums
+    context = tf.distribute.get_replica_context()
+    leaves = context.all_reduce(tf.distribute.ReduceOp.SUM, _leaves(sums))
+    return _with_leaves(sums, leaves)
+
+
+def _divided(sums):
+    """The gradient of the whole window: each group over its own weight."""
+    out = None
+    for group, weight in zip(sums.gradients, sums.weights, strict=True):
+        if weight is not None:
+            group = _gradients.map_values(
+                lambda v, w=weight: tf.math.divide_no_nan(
+                    v, tf.cast(w, v.dtype)
+                ),
+                group,
+            )
+        if out is None:
+            out = group
+        else:
+            out = [
+                _gradients.add(a, b) for a, b in zip(out, group, strict=True)
+            ]
+    return out
+
+
+# The update.
+
+
+def _with_gradient(gradients, variables):
+    """Drops the variables the loss does not reach, and names them once."""
+    pairs = list(zip(gradients, variables, strict=True))
+    missing = [v.path for g, v in pairs if g is None]
+    if len(missing) == len(pairs):
+        raise ValueError(
+            checks.message(
+                "At least one trained variable must have a gradient",
+                f"none for {missing}",
+                "Make the loss depend on the model's output through "
+                "differentiable operations.",
+            )
+        )
+    if missing:
+        warn(
+            f"No gradient reaches {missing}: the loss does not depend on them. "
+            "They stay as they are."
+        )
+    kept = [(g, v) for g, v in pairs if g is not None]
+    return [g for g, _ in kept], [v for _, v in kept]
+
+
+def _guarded(ok, apply):
+    if ok is None:
+        apply()
+        return
+
+    def yes():
+        apply()
+        return tf.constant(True)
+
+    tf.cond(ok, yes, lambda: tf.constant(False))
+
+
+def _apply_across(optimizer, gradients, variables, ok):
+    """Applies gradients that are summed already, the same on each replica.
+
+    A condition whose branch merges the replicas is allowed only outside the
+    replica context, so the replicas are merged first, then told apart again.
+    """
+
+    def merged(strategy, gradients, ok):
+        if ok is not None:
+            ok = strategy.experimental_local_results(ok)[0]
+
+        def apply():
+            with private.gradients_already_summed(optimizer):
+                strategy.extended.call_for_each_replica(
+                    lambda g: optimizer.apply(g, variables), args=(gradients,)
+                )
+
+        _guarded(ok, apply)
+
+    tf.distribute.get_replica_context().merge_call(merged, args=(gradients, ok))
