@@ -6,6 +6,7 @@ import keras
 
 from fastkeras import engine
 from fastkeras._lib import checks
+from fastkeras._lib import forms
 from fastkeras._lib import private
 from fastkeras.perf._feature import Stage
 from fastkeras.perf._losses import RecordingLoss
@@ -66,13 +67,15 @@ class FastModel(keras.Model):
     def __new__(cls, *args, **kwargs):
         if cls is FastModel and private.functional_init_arguments(args, kwargs):
             cls = FunctionalFastModel
-        return keras.Model.__new__(cls, *args, **kwargs)
+        model = keras.Model.__new__(cls, *args, **kwargs)
+        forms.keep_arguments(model, args, kwargs)
+        return model
 
     _plan = make_plan("auto")
 
     def __init__(self, *args, **kwargs):
         if private.functional_init_arguments(args, kwargs):
-            _init_functional(self, *args, **kwargs)
+            forms.init_functional(self, *args, **kwargs)
         else:
             super().__init__(*args, **kwargs)
 
@@ -92,9 +95,8 @@ class FastModel(keras.Model):
 
         Example:
 
-        >>> source = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        >>> fast = FastModel.from_keras(source)
-        >>> fast.layers[-1] is source.layers[-1]
+        >>> source = keras.Sequential([keras.layers.Dense(1)])
+        >>> FastModel.from_keras(source).layers[-1] is source.layers[-1]
         True
         """
         if not isinstance(model, keras.Model):
@@ -107,11 +109,10 @@ class FastModel(keras.Model):
             )
         if isinstance(model, FastModel):
             return model
-        if private.is_plain_graph(model):
-            return FunctionalFastModel(
-                inputs=model.input, outputs=model.output, name=model.name
-            )
-        return _share(model)
+        graph = private.graph_of(model)
+        if graph is not None:
+            return FunctionalFastModel(*graph, name=model.name)
+        return forms.share(model, FastModel)
 
     def compile(
         self,
@@ -170,9 +171,8 @@ class FastModel(keras.Model):
 
     def _begin(self, plan, states=None):
         """Starts a plan: its policies, its state, a step made anew."""
-        vars(self).setdefault("_undo", lambda: None)()
-        undo = [feature.install(self) for feature in plan.features]
-        self._undo = lambda: [u() for u in undo]
+        self._uninstall()
+        self._install(plan)
         self._plan = plan
         self._step = Step(plan, self, states)
         # Keras saves what it finds among the attributes; set as usual this
@@ -181,6 +181,13 @@ class FastModel(keras.Model):
         self.train_function = None
         self.test_function = None
         self.predict_function = None
+
+    def _install(self, plan):
+        self._undo = [feature.install(self) for feature in plan.features]
+
+    def _uninstall(self):
+        for undo in vars(self).get("_undo", ()):
+            undo()
 
     @property
     def perf(self):
@@ -201,12 +208,19 @@ class FastModel(keras.Model):
 
     def get_config(self):
         # Policies that `perf` has set belong to `perf`, not to the layers.
-        self._undo()
+        self._uninstall()
         try:
+            if forms.is_functional(self):
+                return forms.functional_config(self, FunctionalFastModel)
             return super().get_config()
         finally:
-            undo = [f.install(self) for f in self.perf.features]
-            self._undo = lambda: [u() for u in undo]
+            self._install(self.perf)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if forms.is_functional_config(config):
+            return forms.functional_from_config(cls, config, custom_objects)
+        return super().from_config(config, custom_objects)
 
     def __call__(self, *args, **kwargs):
         outputs = super().__call__(*args, **kwargs)
@@ -273,7 +287,7 @@ class FastModel(keras.Model):
         return super().train_on_batch(*args, **kwargs)
 
 
-@keras.saving.register_keras_serializable("fastkeras")
+@keras.saving.register_keras_serializable("fastkeras", "FunctionalFastModel")
 class FunctionalFastModel(FastModel, private.Functional):
     """What `FastModel(inputs, outputs)` makes.
 
@@ -282,67 +296,11 @@ class FunctionalFastModel(FastModel, private.Functional):
     """
 
     def __init__(self, *args, **kwargs):
-        private.init_trainer(self)
-        private.Functional.__init__(self, *args, **kwargs)
+        forms.init_functional(self, *args, **kwargs)
 
 
-def _init_functional(model, *args, **kwargs):
-    """Initialises a subclass of FastModel from inputs and outputs.
+@keras.saving.register_keras_serializable("fastkeras", "SharedFastModel")
+class _Shared(forms.Shared, FastModel):
+    """Stands for the models that `from_keras` makes of subclassed ones."""
 
-    The functional class joins the bases of that one subclass; FastModel and
-    classes between the two stay as they are.
-    """
-    cls = type(model)
-    if not issubclass(cls, private.Functional):
-        cls.__bases__ = (*cls.__bases__, private.Functional)
-        cls.__new__(cls)
-    private.init_trainer(model)
-    private.Functional.__init__(model, *args, **kwargs)
-
-
-@keras.saving.register_keras_serializable("fastkeras", "Shared")
-class _Shared(FastModel):
-    """A subclassed Keras model and FastModel in one; made by `from_keras`."""
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return FastModel.from_keras(
-            keras.saving.deserialize_keras_object(
-                config["source"], custom_objects=custom_objects
-            )
-        )
-
-    def get_config(self):
-        source = self.__dict__["_source"].model
-        return {"source": keras.saving.serialize_keras_object(source)}
-
-
-class _Source:
-    """Holds the wrapped model out of sight of Keras's tracking and saving."""
-
-    def __init__(self, model):
-        self.model = model
-
-
-@functools.cache
-def _shared_class(cls):
-    body = {
-        "get_config": _Shared.get_config,
-        "from_config": _Shared.__dict__["from_config"],
-    }
-    made = type(cls.__name__, (cls, FastModel), body)
-    return keras.saving.register_keras_serializable("fastkeras", "Shared")(made)
-
-
-def _share(model):
-    """Makes a FastModel of a subclassed model, its methods first in line.
-
-    The two objects hold the same layers and the same tracking lists; only
-    what the trainer keeps (compiled state) is each one's own.
-    """
-    cls = _shared_class(type(model))
-    fast = cls.__new__(cls)
-    vars(fast).update(vars(model))
-    private.init_trainer(fast)
-    vars(fast)["_source"] = _Source(model)
-    return fast
+    make = FastModel.from_keras

@@ -117,7 +117,11 @@ def hygiene():
     assert not changed, "left changed by this test: " + "; ".join(changed)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mirrored():
-    """A MirroredStrategy over the two logical CPU devices."""
+    """A MirroredStrategy over the two logical CPU devices.
+
+    One for all tests: a second one in a process begins to number its
+    collective operations anew, and they clash with those of the first.
+    """
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -18,6 +18,7 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 
 # `Model.__init__` would swap the bases of FastModel itself for these.
 from keras.src.models.functional import Functional
+from keras.src.models.functional import functional_from_config
 from keras.src.models.model import Trainer as ModelTrainer
 from keras.src.models.model import functional_init_arguments
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -43,6 +44,7 @@ __all__ = [
     "array_slicing",
     "data_adapter_utils",
     "data_adapters",
+    "functional_from_config",
     "functional_init_arguments",
     "model_supports_jit",
     "reduce_weighted_values",
@@ -147,11 +149,13 @@ def init_trainer(model):
     ModelTrainer.__init__(model)
 
 
-def is_plain_graph(model):
-    """True if the model is its graph of layers and nothing more."""
+def graph_of(model):
+    """Inputs and outputs of a model that is its graph of layers, or None."""
     if type(model) is keras.Sequential:
-        return bool(model._functional)
-    return type(model) is Functional
+        model = model._functional
+    if type(model) is not Functional:
+        return None
+    return model._inputs_struct, model._outputs_struct
 
 
 def symbolic_build(model, batch):

@@ -58,22 +58,30 @@ def fit(
         validation_data,
         validation_batch_size or batch_size,
         validation_steps,
+        validation_freq,
     )
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_history=True,
-            add_progbar=verbose != 0,
-            verbose=verbose,
-            epochs=epochs,
-            steps=feed.num_batches,
-            model=model,
-        )
+    callbacks = _callback_list(
+        model, callbacks, verbose, epochs, feed, add_history=True
+    )
     model.stop_training = False
     model.make_train_function()
     callbacks.on_train_begin()
-    logs = None
     first = private.initial_epoch(model) or initial_epoch
+    logs = None
+    for epoch in _epochs(first, epochs, feed):
+        logs = _train_epoch(model, feed, callbacks, epoch)
+        logs.update(validate(epoch, callbacks))
+        callbacks.on_epoch_end(epoch, logs)
+        if model.stop_training:
+            break
+    if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+    callbacks.on_train_end(logs=logs)
+    return model.history
+
+
+def _epochs(first, epochs, feed):
+    """Yields the epochs, for as long as there is data."""
     for epoch in range(first, epochs):
         if feed.is_spent:
             warn(
@@ -81,20 +89,22 @@ def fit(
                 "training stops. Give `steps_per_epoch`, or a "
                 "`keras.utils.PyDataset`, which can be gone through again."
             )
-            break
-        callbacks_logs = _train_epoch(model, feed, callbacks, epoch)
-        if validate is not None and private.should_eval(
-            model, epoch, validation_freq
-        ):
-            callbacks_logs.update(validate(callbacks))
-        callbacks.on_epoch_end(epoch, callbacks_logs)
-        logs = callbacks_logs
-        if model.stop_training:
-            break
-    if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
-        model.optimizer.finalize_variable_values(model.trainable_weights)
-    callbacks.on_train_end(logs=logs)
-    return model.history
+            return
+        yield epoch
+
+
+def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=add_history,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=feed.num_batches,
+        model=model,
+    )
 
 
 def _train_epoch(model, feed, callbacks, epoch):
@@ -184,15 +194,7 @@ def evaluate(
             shuffle=False,
         )
     _build(model, feed)
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_progbar=verbose != 0,
-            verbose=verbose,
-            epochs=1,
-            steps=feed.num_batches,
-            model=model,
-        )
+    callbacks = _callback_list(model, callbacks, verbose, 1, feed)
     model.stop_evaluating = False
     callbacks.on_test_begin()
     logs = {}
@@ -215,10 +217,10 @@ def evaluate(
     return private.in_metrics_order(model, logs)
 
 
-def _validation(model, data, batch_size, steps):
-    """A function of the callbacks that validates, or None."""
+def _validation(model, data, batch_size, steps, freq):
+    """A function of epoch and callbacks that validates when it is time."""
     if data is None:
-        return None
+        return lambda epoch, callbacks: {}
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     feed = Stream(
         model.distribute_strategy,
@@ -230,10 +232,10 @@ def _validation(model, data, batch_size, steps):
         shuffle=False,
     )
 
-    def validate(callbacks):
-        logs = model.evaluate(
-            callbacks=callbacks, return_dict=True, _feed=feed
-        )
+    def validate(epoch, callbacks):
+        if not private.should_eval(model, epoch, freq):
+            return {}
+        logs = model.evaluate(callbacks=callbacks, return_dict=True, _feed=feed)
         return {f"val_{name}": value for name, value in logs.items()}
 
     return validate

@@ -141,9 +141,7 @@ class Stream:
 def _weigher(class_weight):
     """Maps (x, y) to (x, y, weight); a class that is missing counts as 1."""
     size = max(class_weight) + 1
-    table = tf.constant(
-        [float(class_weight.get(c, 1.0)) for c in range(size)]
-    )
+    table = tf.constant([float(class_weight.get(c, 1.0)) for c in range(size)])
 
     def weigh(*data):
         if len(data) != 2 or isinstance(data[1], (dict, list, tuple)):

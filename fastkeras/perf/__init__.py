@@ -9,9 +9,9 @@ import inspect
 import pkgutil
 import re
 
-from fastkeras.perf._execution import Execution
+from fastkeras.perf._execution import Execution as Execution
 from fastkeras.perf._feature import Feature
-from fastkeras.perf._feature import Stage
+from fastkeras.perf._feature import Stage as Stage
 
 
 def _find_features():
@@ -44,4 +44,6 @@ NAMES["mixed_bfloat16"] = lambda: FEATURES["MixedPrecision"]("mixed_bfloat16")
 
 globals().update(FEATURES)
 
-__all__ = ["FEATURES", "NAMES", "Execution", "Feature", "Stage", *FEATURES]
+__all__ = sorted(
+    ["FEATURES", "NAMES", "Execution", "Feature", "Stage", *FEATURES]
+)

@@ -104,9 +104,7 @@ class Feature:
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""
-        return {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self)
-        }
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_config(cls, config):

@@ -66,9 +66,7 @@ class Objective(NamedTuple):
 
 def add(a, b):
     """The sum of two totals; the logs are those of the second."""
-    return Total(
-        tf.nest.map_structure(_gradients.add, a.sums, b.sums), b.logs
-    )
+    return Total(tf.nest.map_structure(_gradients.add, a.sums, b.sums), b.logs)
 
 
 def loss_and_predictions(model, x, y, sample_weight, whole):
@@ -161,9 +159,7 @@ def log_terms(loss, records, rows, replicas):
             divisors.append(tf.zeros(()))
             continue
         divisor = tf.cast(divisor, tf.float32)
-        terms.append(
-            tf.math.multiply_no_nan(value * record.replicas, divisor)
-        )
+        terms.append(tf.math.multiply_no_nan(value * record.replicas, divisor))
         divisors.append(divisor)
     rest = tf.cast(tf.reduce_sum(loss) - _total(records), tf.float32)
     terms.append(tf.math.multiply_no_nan(rest * replicas, rows))

@@ -64,7 +64,9 @@ class Plan:
         if self.is_keras:
             return "Plan: Keras itself (perf=None)"
         lines = ["Plan:"]
-        lines += [f"  {f!r}: mathematics {f.mathematics}" for f in self.features]
+        lines += [
+            f"  {f!r}: mathematics {f.mathematics}" for f in self.features
+        ]
         lines.append(f"  {self.execution!r}")
         return "\n".join(lines)
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.perf import _apply
 from fastkeras.perf import _gradients
 from fastkeras.perf import _part
 from fastkeras.perf import _parts
+from fastkeras.perf import _sums
 
 
 class Update(NamedTuple):
@@ -86,19 +87,19 @@ class Step:
         """The batches of a window, or the one batch, as runs of equal shape."""
         self.ran = True
         if isinstance(data, _parts.Window):
-            return _parts.runs(data, stack=_replicas() == 1)
+            return _parts.runs(data, stack=_sums.replicas() == 1)
         return [_parts.single(data)]
 
     def add_up(self, model, parts):
         """Forward, loss, scale, gradients, unscale: summed over the parts."""
-        return self._sum(parts, lambda batch: self._batch(model, batch))
+        return _sums.over(parts, lambda batch: self._batch(model, batch))
 
     def reduce(self, model, total):
         """Sum over the replicas, finite?, divide by the true weight, clip."""
         sums = total.sums
         if not self._whole():
-            sums = _over_replicas(sums)
-        gradients = _divided(sums)
+            sums = _sums.over_replicas(sums)
+        gradients = _sums.divided(sums)
         ok = None
         if self.plan.guards and _gradients.values(gradients):
             ok = _gradients.all_finite(gradients)
@@ -120,13 +121,13 @@ class Step:
                 "Set `trainable = True` on a layer and compile again."
             )
             return
-        gradients, variables = _with_gradient(update.gradients, variables)
+        gradients, variables = _apply.with_gradient(update.gradients, variables)
         if self._whole():
-            _guarded(
+            _apply.guarded(
                 update.ok, lambda: model.optimizer.apply(gradients, variables)
             )
         else:
-            _apply_across(model.optimizer, gradients, variables, update.ok)
+            _apply.across(model.optimizer, gradients, variables, update.ok)
         for feature, state in self._pairs:
             feature.settle(state, update.ok)
 
@@ -167,18 +168,20 @@ class Step:
 
     def _whole(self):
         """Whether a part is the whole update: nothing to weigh or to sum."""
-        return self.plan.is_keras or not (self.plan.cuts or _replicas() > 1)
+        return self.plan.is_keras or not (
+            self.plan.cuts or _sums.replicas() > 1
+        )
 
     def _batch(self, model, batch):
         for feature in self.plan.features:
             runs = feature.slices(batch)
             if runs is not None:
-                return self._sum(runs, lambda part: self._one(model, part))
+                return _sums.over(runs, lambda part: self._one(model, part))
         return self._one(model, batch)
 
     def _one(self, model, data):
         x, y, sample_weight, rows = _part.unpack(data)
-        whole, replicas = self._whole(), _replicas()
+        whole, replicas = self._whole(), _sums.replicas()
         with self._tape(model) as tape:
             loss, y_pred, records = _part.loss_and_predictions(
                 model, x, y, sample_weight, whole
@@ -227,20 +230,6 @@ class Step:
             gradients = feature.unscale(gradients, state)
         return gradients
 
-    # Sums.
-
-    def _sum(self, runs, body):
-        total = None
-        for run in runs:
-            if isinstance(run.count, int) and run.count == 1:
-                part = body(run.get(0))
-            elif tf.executing_eagerly() or _replicas() > 1:
-                part = _unrolled(run, body)
-            else:
-                part = _looped(run, body)
-            total = part if total is None else _part.add(total, part)
-        return total
-
 
 class _Tape:
     """A gradient tape for several targets that follows given variables."""
@@ -259,171 +248,3 @@ class _Tape:
 
     def __exit__(self, *error):
         return self._tape.__exit__(*error)
-
-
-def _replicas():
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def _unrolled(run, body):
-    if not isinstance(run.count, int) and not tf.executing_eagerly():
-        raise ValueError(
-            checks.message(
-                "Under a strategy with several replicas a batch that is cut "
-                "into slices must have a known number of rows",
-                "an unknown number of rows",
-                "Batch the dataset with `drop_remainder=True`, or give arrays.",
-            )
-        )
-    total = None
-    for i in range(int(run.count)):
-        part = body(run.get(i))
-        total = part if total is None else _part.add(total, part)
-    return total
-
-
-def _looped(run, body):
-    """Walks a run in the graph; one part is traced, once."""
-    traced = tf.function(lambda i: _dense(body(run.get(i))))
-    part = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
-    spec = part.structured_outputs
-    zeros = [tf.zeros(s.shape, s.dtype) for s in _leaves(spec.sums)]
-    logs = [tf.zeros(s.shape, s.dtype) for s in _leaves(spec.logs)]
-
-    def advance(i, sums, _):
-        total = part(i)
-        new = [a + b for a, b in zip(sums, _leaves(total.sums), strict=True)]
-        return i + 1, new, _leaves(total.logs)
-
-    _, sums, logs = tf.while_loop(
-        lambda i, *_: i < run.count,
-        advance,
-        [tf.constant(0), zeros, logs],
-        parallel_iterations=1,
-    )
-    return _part.Total(
-        _with_leaves(spec.sums, sums), _with_leaves(spec.logs, logs)
-    )
-
-
-def _leaves(structure):
-    return [t for t in tf.nest.flatten(structure) if t is not None]
-
-
-def _with_leaves(structure, leaves):
-    leaves = iter(leaves)
-    return tf.nest.map_structure(
-        lambda t: None if t is None else next(leaves), structure
-    )
-
-
-def _dense(total):
-    """Makes sparse gradients dense, which a loop needs; says so."""
-    sparse = [
-        g
-        for group in total.sums.gradients
-        for g in group
-        if isinstance(g, tf.IndexedSlices)
-    ]
-    if sparse:
-        values = sum(
-            int(g.dense_shape[0]) * g.values.shape[1:].num_elements()
-            for g in sparse
-        )
-        warn(
-            f"{len(sparse)} sparse gradient(s) are added up as dense tensors "
-            f"of {values * 4 / 2**20:.1f} MB in all, because the parts of an "
-            "update are walked by a loop."
-        )
-    gradients = [
-        [None if g is None else tf.convert_to_tensor(g) for g in group]
-        for group in total.sums.gradients
-    ]
-    return total._replace(sums=total.sums._replace(gradients=gradients))
-
-
-def _over_replicas(sums):
-    if _replicas() == 1:
-        return sums
-    context = tf.distribute.get_replica_context()
-    leaves = context.all_reduce(tf.distribute.ReduceOp.SUM, _leaves(sums))
-    return _with_leaves(sums, leaves)
-
-
-def _divided(sums):
-    """The gradient of the whole window: each group over its own weight."""
-    out = None
-    for group, weight in zip(sums.gradients, sums.weights, strict=True):
-        if weight is not None:
-            group = _gradients.map_values(
-                lambda v, w=weight: tf.math.divide_no_nan(
-                    v, tf.cast(w, v.dtype)
-                ),
-                group,
-            )
-        if out is None:
-            out = group
-        else:
-            out = [
-                _gradients.add(a, b) for a, b in zip(out, group, strict=True)
-            ]
-    return out
-
-
-# The update.
-
-
-def _with_gradient(gradients, variables):
-    """Drops the variables the loss does not reach, and names them once."""
-    pairs = list(zip(gradients, variables, strict=True))
-    missing = [v.path for g, v in pairs if g is None]
-    if len(missing) == len(pairs):
-        raise ValueError(
-            checks.message(
-                "At least one trained variable must have a gradient",
-                f"none for {missing}",
-                "Make the loss depend on the model's output through "
-                "differentiable operations.",
-            )
-        )
-    if missing:
-        warn(
-            f"No gradient reaches {missing}: the loss does not depend on them. "
-            "They stay as they are."
-        )
-    kept = [(g, v) for g, v in pairs if g is not None]
-    return [g for g, _ in kept], [v for _, v in kept]
-
-
-def _guarded(ok, apply):
-    if ok is None:
-        apply()
-        return
-
-    def yes():
-        apply()
-        return tf.constant(True)
-
-    tf.cond(ok, yes, lambda: tf.constant(False))
-
-
-def _apply_across(optimizer, gradients, variables, ok):
-    """Applies gradients that are summed already, the same on each replica.
-
-    A condition whose branch merges the replicas is allowed only outside the
-    replica context, so the replicas are merged first, then told apart again.
-    """
-
-    def merged(strategy, gradients, ok):
-        if ok is not None:
-            ok = strategy.experimental_local_results(ok)[0]
-
-        def apply():
-            with private.gradients_already_summed(optimizer):
-                strategy.extended.call_for_each_replica(
-                    lambda g: optimizer.apply(g, variables), args=(gradients,)
-                )
-
-        _guarded(ok, apply)
-
-    tf.distribute.get_replica_context().merge_call(merged, args=(gradients, ok))

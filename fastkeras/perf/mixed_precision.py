@@ -81,7 +81,10 @@ class MixedPrecision(Feature):
 
     stage: ClassVar[Stage] = Stage.SCALE
     mathematics: ClassVar[str] = "changed"
-    owns: ClassVar[tuple[str, ...]] = ("LossScaleOptimizer", "loss_scale_factor")
+    owns: ClassVar[tuple[str, ...]] = (
+        "LossScaleOptimizer",
+        "loss_scale_factor",
+    )
 
     def __post_init__(self):
         checks.one_of(self.policy, "policy", _POLICIES)

@@ -1,0 +1,150 @@
+"""The forms a model comes in: functional, subclassed, shared with another.
+
+Functions here take the base class as an argument, so that nothing below
+`model.py` knows FastModel.
+"""
+
+import functools
+import inspect
+
+import keras
+
+from fastkeras._lib import private
+
+_GRAPH = ("layers", "input_layers", "output_layers")
+
+
+def init_functional(model, *args, **kwargs):
+    """Initialises a model from inputs and outputs.
+
+    The functional class joins the bases of the model's own class, if it is
+    not among them; base classes between it and `keras.Model` stay as they
+    are, and can go on to make models with a `call` of their own.
+    """
+    cls = type(model)
+    if not issubclass(cls, private.Functional):
+        cls.__bases__ = (*cls.__bases__, private.Functional)
+        cls.__new__(cls)
+    private.init_trainer(model)
+    private.Functional.__init__(model, *args, **kwargs)
+
+
+def is_functional(model):
+    """True if the model was made from inputs and outputs."""
+    return isinstance(model, private.Functional)
+
+
+def keep_arguments(model, args, kwargs):
+    """Keeps the plain constructor arguments of a functional subclass.
+
+    Keras keeps them too, but none at all if one of them (here the inputs and
+    outputs) is not plain.
+    """
+    names = list(inspect.signature(type(model).__init__).parameters)[1:]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    vars(model)["_plain_arguments"] = {
+        name: value
+        for name, value in given.items()
+        if name not in ("inputs", "outputs", "name", "trainable")
+        and isinstance(value, (bool, int, float, str, type(None)))
+    }
+
+
+def functional_config(model, functional):
+    """The config of a model of any functional class: its graph and the rest.
+
+    Args:
+        model: The model.
+        functional: A class with the plain functional constructor.
+
+    Returns:
+        Dict of the graph of layers, name, trainable, and the constructor's
+        further plain arguments.
+    """
+    view = object.__new__(functional)
+    vars(view).update(vars(model))
+    config = private.Functional.get_config(view)
+    return {**vars(model)["_plain_arguments"], **config}
+
+
+def is_functional_config(config):
+    """True if the config holds a graph of layers."""
+    return all(key in config for key in _GRAPH)
+
+
+def functional_from_config(cls, config, custom_objects):
+    """Makes a model of a functional class, with its further arguments."""
+    further = {
+        k: v
+        for k, v in config.items()
+        if k not in (*_GRAPH, "name", "trainable")
+    }
+    config = {k: v for k, v in config.items() if k not in further}
+
+    def make(inputs, outputs, name, trainable):
+        model = cls(inputs=inputs, outputs=outputs, name=name, **further)
+        if trainable is not None:
+            model.trainable = trainable
+        return model
+
+    return private.functional_from_config(make, config, custom_objects)
+
+
+class Shared:
+    """Config of a model that shares the layers of a subclassed one."""
+
+    make = None
+
+    def get_config(self):
+        """Holds the config of the model whose layers are shared."""
+        source = vars(self)["_source"].model
+        return {"source": keras.saving.serialize_keras_object(source)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Makes the source, and shares it."""
+        return cls.make(
+            keras.saving.deserialize_keras_object(
+                config["source"], custom_objects=custom_objects
+            )
+        )
+
+
+class _Source:
+    """Holds the source model out of sight of Keras's tracking and saving."""
+
+    def __init__(self, model):
+        self.model = model
+
+
+@functools.cache
+def _shared_class(cls, base):
+    class SharedFastModel(Shared, cls, base):
+        make = base.from_keras
+
+    made = SharedFastModel
+    made.__name__ = made.__qualname__ = cls.__name__
+    register = keras.saving.register_keras_serializable
+    return register("fastkeras", "SharedFastModel")(made)
+
+
+def share(model, base):
+    """Makes a model of class `base` out of a subclassed one.
+
+    The methods of the subclass come first. The two objects hold the same
+    layers and the same tracking lists; what the trainer keeps (the compiled
+    state) is each one's own.
+
+    Args:
+        model: A subclassed `keras.Model`.
+        base: Subclass of `keras.Model` to join.
+
+    Returns:
+        An instance of both classes.
+    """
+    cls = _shared_class(type(model), base)
+    shared = cls.__new__(cls)
+    vars(shared).update(vars(model))
+    private.init_trainer(shared)
+    vars(shared)["_source"] = _Source(model)
+    return shared

@@ -1,0 +1,64 @@
+"""Handing the gradients of an update to the optimizer, once."""
+
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+
+
+def with_gradient(gradients, variables):
+    """Drops the variables the loss does not reach, and names them once."""
+    pairs = list(zip(gradients, variables, strict=True))
+    missing = [v.path for g, v in pairs if g is None]
+    if len(missing) == len(pairs):
+        raise ValueError(
+            checks.message(
+                "At least one trained variable must have a gradient",
+                f"none for {missing}",
+                "Make the loss depend on the model's output through "
+                "differentiable operations.",
+            )
+        )
+    if missing:
+        warn(
+            f"No gradient reaches {missing}: the loss does not depend on them. "
+            "They stay as they are."
+        )
+    kept = [(g, v) for g, v in pairs if g is not None]
+    return [g for g, _ in kept], [v for _, v in kept]
+
+
+def guarded(ok, apply):
+    """Calls `apply`, only if `ok`; always where nothing guards the update."""
+    if ok is None:
+        apply()
+        return
+
+    def yes():
+        apply()
+        return tf.constant(True)
+
+    tf.cond(ok, yes, lambda: tf.constant(False))
+
+
+def across(optimizer, gradients, variables, ok):
+    """Applies gradients that are summed already, the same on each replica.
+
+    A condition whose branch merges the replicas is allowed only outside the
+    replica context, so the replicas are merged first, then told apart again.
+    """
+
+    def merged(strategy, gradients, ok):
+        if ok is not None:
+            ok = strategy.experimental_local_results(ok)[0]
+
+        def apply():
+            with private.gradients_already_summed(optimizer):
+                strategy.extended.call_for_each_replica(
+                    lambda g: optimizer.apply(g, variables), args=(gradients,)
+                )
+
+        guarded(ok, apply)
+
+    tf.distribute.get_replica_context().merge_call(merged, args=(gradients, ok))
