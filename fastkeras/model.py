@@ -158,6 +158,7 @@ class FastModel(keras.Model):
         given["optimizer"] = optimizer = keras.optimizers.get(optimizer)
         check_plan(plan, self, optimizer)
         check_optimizer(self, optimizer)
+        self.requested_jit = given["jit_compile"]
         given.update(engine.options(plan, self, given))
         if any(f.stage == Stage.SCALE for f in plan.features):
             given["auto_scale_loss"] = False

@@ -9,6 +9,9 @@ import contextlib
 import keras
 from keras.src import tree
 
+# Random layers draw through this module; see `_lib/philox.py`.
+from keras.src.backend.tensorflow import random as random_module
+
 # The loss container is private; its per-output values and true weights are
 # what exact accumulation needs, and `compute_loss` returns only their sum.
 from keras.src.losses.loss import Loss
@@ -47,6 +50,7 @@ __all__ = [
     "functional_from_config",
     "functional_init_arguments",
     "model_supports_jit",
+    "random_module",
     "reduce_weighted_values",
     "squeeze_or_expand_to_same_rank",
     "tree",
@@ -222,3 +226,26 @@ def pythonify(logs):
 def in_metrics_order(model, logs):
     """Logs as the list (or single value) `evaluate` returns."""
     return model._flatten_metrics_in_order(logs)
+
+
+def resident_arrays(adapter):
+    """What an `ArrayDataAdapter` holds, as dense arrays of Keras's dtypes.
+
+    Returns:
+        Tuple of arrays (nested), rows and batch size; of None for other data.
+    """
+    if type(adapter) is not data_adapters.ArrayDataAdapter:
+        return None, None, None
+    arrays = array_slicing.convert_to_sliceable(
+        adapter._inputs, target_backend="tensorflow"
+    )
+    return (
+        tree.lists_to_tuples(arrays),
+        adapter._num_samples,
+        adapter._batch_size,
+    )
+
+
+def concrete_functions(function):
+    """The traces of a `tf.function`; no public name lists them."""
+    return function._list_all_concrete_functions()

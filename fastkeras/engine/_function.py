@@ -1,15 +1,23 @@
-"""A step as one callable: traced, distributed, its logs reduced."""
+"""A runner: one step of a model in all its tiers, and the pilot above them."""
 
-import functools
+import time
 
 import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine import _launch
+from fastkeras.engine import _tiers
+from fastkeras.engine._launch import Rows
+from fastkeras.engine._ledger import Ledger
+from fastkeras.engine._pilot import Pilot
 
 
 class StepFunction:
-    """Runs `train_step` or `test_step` of a model on one batch.
+    """Runs `train_step` or `test_step` of a model.
+
+    Called with an iterator it runs one step, as a Keras train function does;
+    the loops hand it launches.
 
     Args:
         model: The model.
@@ -18,39 +26,140 @@ class StepFunction:
 
     def __init__(self, model, name):
         self._model = model
+        self._name = name
         self._strategy = model.distribute_strategy
-        self._is_train = name == "train_step"
+        self._step = getattr(model, name)
         self._checked = False
-        step = getattr(model, name)
-        run = functools.partial(_one_step, self._strategy, step)
-        if not model.run_eagerly:
-            cuts = model.perf.cuts and self._strategy.num_replicas_in_sync > 1
-            run = tf.function(
-                run, reduce_retracing=not cuts, jit_compile=model.jit_compile
-            )
-        self._run = run
+        self._functions = {}
+        self._pilots = {}
+        self.ledger = Ledger()
+        self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
+        self.fixed = _tiers.fixed_step(model)
 
-    def run(self, data):
-        """Runs one step; `data` is a batch or a window of batches."""
-        logs = self._run(_without_optionals(data))
-        if not self._checked:
-            self._checked = True
-            self._check_features()
-        return logs
+    # For Keras's own callers.
 
     def __call__(self, iterator):
-        """Runs one step on the next batch, as a Keras train function does."""
+        """Runs one step on the next batch."""
         logs = None
         for data, _ in zip(iterator, range(self._model.steps_per_execution)):
-            logs = self.run(data)
+            logs = self._one(self.fixed, data)
         if logs is None:
             raise StopIteration
         return logs
 
+    # For the loops.
+
+    def pilot(self, feed):
+        """The pilot for a kind of feed."""
+        if feed.name not in self._pilots:
+            tiers, reasons = _tiers.available(self._model, self._name, feed)
+            pilot = Pilot(tiers, _tiers.pinned_steps(self._model))
+            pilot.reasons += reasons
+            self._pilots[feed.name] = pilot
+        return self._pilots[feed.name]
+
+    def next(self, feed, ahead, every_batch):
+        """Tier and number of updates of the next launch."""
+        pilot = self.pilot(feed)
+        window = self._window
+        left = None if feed.left is None else max(1, feed.left // window)
+        tier, updates = pilot.next(self._estimate, left, ahead)
+        if every_batch:
+            updates = 1
+        if tier not in self._functions and tier in _launch.LOOPS:
+            tier = self._prepare(pilot, tier, feed)
+        return tier, updates
+
+    def run(self, feed, launch, tier):
+        """Runs a launch; returns the logs of its last step."""
+        start = time.perf_counter()
+        if isinstance(launch, Rows) and tier in _launch.LOOPS:
+            logs = self._loop(tier, feed, launch.start, launch.updates)
+        else:
+            logs = self._steps(tier, feed, launch)
+        if not self._checked:
+            self._checked = True
+            self._check_features()
+        if isinstance(launch, Rows) or tier not in _launch.LOOPS:
+            self.pilot(feed).note(
+                tier, launch.updates, time.perf_counter() - start
+            )
+        return logs
+
+    def _steps(self, tier, feed, launch):
+        if tier in _launch.LOOPS:
+            tier = self.fixed
+        data = (
+            feed.batches(launch, self._window)
+            if isinstance(launch, Rows)
+            else launch.data
+        )
+        logs = None
+        for one in data:
+            logs = self._one(tier, one)
+        return logs
+
+    def _one(self, tier, data):
+        data = _without_optionals(data)
+        if self.eager:
+            return _launch.one_step(self._strategy, self._step, data)
+        jit = tier == "xla-step"
+        if tier not in self._functions:
+            several = self._strategy.num_replicas_in_sync > 1
+            self._functions[tier] = _launch.step_function(
+                self._strategy,
+                self._step,
+                jit,
+                relax=not (self._model.perf.cuts and several),
+            )
+        name = f"{self._name} ({tier})"
+        return self.ledger.call(name, self._functions[tier], jit, data)
+
+    def _loop(self, tier, feed, start, updates):
+        name = f"{self._name} ({tier})"
+        return self.ledger.call(
+            name,
+            self._functions[tier],
+            tier == "xla-loop",
+            feed.data,
+            feed.order,
+            tf.constant(start),
+            tf.constant(updates),
+        )
+
+    def _prepare(self, pilot, tier, feed):
+        """Compiles a loop through a launch of no step at all."""
+        self._functions[tier] = _launch.loop_function(
+            self._step, feed.batch_size, self._window, tier == "xla-loop"
+        )
+        start = time.perf_counter()
+        try:
+            self._loop(tier, feed, 0, 0)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            if self.fixed == "xla-step" or pilot.tier == tier:
+                raise
+            del self._functions[tier]
+            pilot.drop(tier, f"it does not compile: {_first_line(error)}")
+            return pilot.tier
+        pilot.cost[tier] = time.perf_counter() - start
+        return tier
+
+    @property
+    def _window(self):
+        return self._model.perf.window if self._name == "train_step" else 1
+
+    def _estimate(self, tier):
+        """Seconds that compiling a tier is thought to take."""
+        entries = [e.seconds for e in self.ledger.entries]
+        trace = max(entries, default=0.5)
+        if not tier.startswith("xla"):
+            return trace
+        return trace + _tiers.xla_seconds(self._functions)
+
     def _check_features(self):
         model = self._model
         features = list(model.perf.features)
-        if self._is_train and features and not model._step.ran:
+        if self._name == "train_step" and features and not model._step.ran:
             warn(
                 f"{features} of `perf` are not in effect: "
                 f"{type(model).__name__}.train_step does not call "
@@ -59,18 +168,9 @@ class StepFunction:
             )
 
 
-@tf.autograph.experimental.do_not_convert
-def _one_step(strategy, step, data):
-    logs = strategy.run(step, args=(data,))
-    return private.tree.map_structure(
-        lambda value: _mean_over_replicas(strategy, value), logs
-    )
-
-
-def _mean_over_replicas(strategy, value):
-    if not isinstance(value, tf.distribute.DistributedValues):
-        return value
-    return tf.reduce_mean(strategy.experimental_local_results(value), axis=0)
+def _first_line(error):
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _without_optionals(data):

@@ -1,15 +1,13 @@
 """The loops of `fit` and `evaluate`: epochs, callbacks, validation."""
 
-import itertools
-
 import keras
-import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
-from fastkeras.engine._stream import Stream
-from fastkeras.perf._parts import Window
+from fastkeras.engine._feeds import check_length
+from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
 
 
@@ -41,8 +39,8 @@ def fit(
                 (x, y, sample_weight), validation_split=validation_split
             )
         )
-    feed = Stream(
-        model.distribute_strategy,
+    feed, model.feed_reason = make_feed(
+        model,
         steps_per_epoch,
         class_weight,
         x=x,
@@ -51,7 +49,7 @@ def fit(
         batch_size=batch_size,
         shuffle=shuffle,
     )
-    feed.check_length(epochs - initial_epoch)
+    check_length(feed, epochs - initial_epoch)
     _build(model, feed)
     validate = _validation(
         model,
@@ -69,7 +67,7 @@ def fit(
     first = private.initial_epoch(model) or initial_epoch
     logs = None
     for epoch in _epochs(first, epochs, feed):
-        logs = _train_epoch(model, feed, callbacks, epoch)
+        logs = _train_epoch(model, feed, callbacks, epoch, epochs)
         logs.update(validate(epoch, callbacks))
         callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
@@ -107,62 +105,46 @@ def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
     )
 
 
-def _train_epoch(model, feed, callbacks, epoch):
+def _train_epoch(model, feed, callbacks, epoch, epochs):
     """Runs one epoch; returns its logs."""
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
-    logs = {}
-    batches = feed.epoch()
+    plan = model.perf
+    every_batch = not all(map(is_lazy, callbacks.callbacks))
+    per_epoch = feed.num_batches
+    logs, done = {}, 0
+    feed.begin()
     try:
-        for begin, end, launch in _launches(model, batches):
-            callbacks.on_train_batch_begin(begin)
-            for data in launch:
-                # A callback may have compiled the model anew.
-                model.make_train_function()
-                logs = model.train_function.run(data)
-            callbacks.on_train_batch_end(end, logs)
-            if model.stop_training:
+        while not model.stop_training:
+            # A callback may have compiled the model anew.
+            model.make_train_function()
+            runner = model.train_function
+            ahead = None
+            if per_epoch is not None:
+                ahead = per_epoch * (epochs - epoch) - done
+            tier, updates = runner.next(feed, ahead, every_batch)
+            launch = feed.take(updates, plan.window, plan.keeps_remainder)
+            if launch is None:
                 break
+            callbacks.on_train_batch_begin(done)
+            logs = runner.run(feed, launch, tier)
+            done += launch.batches
+            callbacks.on_train_batch_end(done - 1, logs)
     finally:
-        batches.close()
+        feed.end()
+    return _epoch_logs(model, logs)
+
+
+def _epoch_logs(model, logs):
+    """The logs of an epoch: on one replica those of its last step."""
     step = model._step
-    own = {k for state in step.states for k in state.logs()}
-    logs = {k: v for k, v in logs.items() if k not in own}
-    logs = dict(private.metrics_or_logs(model, logs))
-    logs.update(step.epoch_logs())
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        own = {k for state in step.states for k in state.logs()}
+        logs = {k: v for k, v in logs.items() if k not in own}
+        logs = dict(private.metrics_or_logs(model, logs))
+        logs.update(step.epoch_logs())
     step.complain()
-    return logs
-
-
-def _launches(model, batches):
-    """Groups batches into windows, and windows into launches.
-
-    Yields:
-        Tuples of first batch, last batch, and a list of what the train
-        function is given: batches, or windows of them.
-    """
-    plan, done = model.perf, 0
-    per_launch = max(1, model.steps_per_execution // plan.window)
-    windows = _windows(plan, batches)
-    while True:
-        launch = list(itertools.islice(windows, per_launch))
-        if not launch:
-            return
-        count = sum(n for n, _ in launch)
-        yield done, done + count - 1, [data for _, data in launch]
-        done += count
-
-
-def _windows(plan, batches):
-    if plan.window == 1:
-        yield from ((1, batch) for batch in batches)
-        return
-    while True:
-        window = tuple(itertools.islice(batches, plan.window))
-        if not window:
-            return
-        if len(window) == plan.window or plan.keeps_remainder:
-            yield len(window), Window(window)
+    return private.pythonify(logs)
 
 
 def evaluate(
@@ -184,8 +166,8 @@ def evaluate(
     if kwargs:
         raise ValueError(f"Arguments not recognized: {kwargs}")
     if feed is None:
-        feed = Stream(
-            model.distribute_strategy,
+        feed, _ = make_feed(
+            model,
             steps,
             x=x,
             y=y,
@@ -199,18 +181,25 @@ def evaluate(
     callbacks.on_test_begin()
     logs = {}
     model.reset_metrics()
-    batches = feed.epoch()
+    feed.begin()
+    done = 0
     try:
-        for step, data in enumerate(batches):
-            callbacks.on_test_batch_begin(step)
+        while not model.stop_evaluating:
             model.make_test_function()
-            logs = model.test_function.run(data)
-            callbacks.on_test_batch_end(step, logs)
-            if model.stop_evaluating:
+            runner = model.test_function
+            tier, steps = runner.next(feed, feed.left, False)
+            launch = feed.take(steps, 1, True)
+            if launch is None:
                 break
+            callbacks.on_test_batch_begin(done)
+            logs = runner.run(feed, launch, tier)
+            done += launch.batches
+            callbacks.on_test_batch_end(done - 1, logs)
     finally:
-        batches.close()
-    logs = private.pythonify(private.metrics_or_logs(model, logs))
+        feed.end()
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        logs = private.metrics_or_logs(model, logs)
+    logs = private.pythonify(logs)
     callbacks.on_test_end(logs)
     if return_dict:
         return logs
@@ -222,8 +211,8 @@ def _validation(model, data, batch_size, steps, freq):
     if data is None:
         return lambda epoch, callbacks: {}
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    feed = Stream(
-        model.distribute_strategy,
+    feed, _ = make_feed(
+        model,
         steps,
         x=x,
         y=y,
@@ -281,9 +270,5 @@ def _build(model, feed):
                 model.optimizer.build(model.trainable_variables)
     if not private.has_strategy(model):
         return
-    batch = tf.nest.map_structure(
-        lambda t: model.distribute_strategy.experimental_local_results(t)[0],
-        feed.peek(),
-    )
     with model.distribute_strategy.scope():
-        private.symbolic_build(model, batch)
+        private.symbolic_build(model, feed.spec)

@@ -21,6 +21,25 @@ class Window(NamedTuple):
 
     batches: tuple
 
+    def runs(self, stack):
+        """Groups the batches into runs.
+
+        Args:
+            stack: Bool, whether neighbours of one fully known shape may be
+                put into one tensor, to be walked by a loop.
+
+        Returns:
+            List of `Run`, in order.
+        """
+        groups = []
+        for batch in self.batches:
+            spec = _static_spec(batch)
+            if groups and stack and spec is not None and spec == groups[-1][0]:
+                groups[-1][1].append(batch)
+            else:
+                groups.append((spec, [batch]))
+        return [run for _, batches in groups for run in _run(batches)]
+
 
 class Run(NamedTuple):
     """Parts of one shape.
@@ -38,27 +57,6 @@ class Run(NamedTuple):
 def single(data):
     """A run of one."""
     return Run(1, lambda _: data)
-
-
-def runs(window, stack):
-    """Groups the batches of a window into runs.
-
-    Args:
-        window: `Window`.
-        stack: Bool, whether neighbours of one fully known shape may be put
-            into one tensor, to be walked by a loop.
-
-    Returns:
-        List of `Run`, in order.
-    """
-    groups = []
-    for batch in window.batches:
-        spec = _static_spec(batch)
-        if groups and stack and spec is not None and spec == groups[-1][0]:
-            groups[-1][1].append(batch)
-        else:
-            groups.append((spec, [batch]))
-    return [run for _, batches in groups for run in _run(batches)]
 
 
 def _run(batches):

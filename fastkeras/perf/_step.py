@@ -87,7 +87,7 @@ class Step:
         """The batches of a window, or the one batch, as runs of equal shape."""
         self.ran = True
         if isinstance(data, _parts.Window):
-            return _parts.runs(data, stack=_sums.replicas() == 1)
+            return data.runs(stack=_sums.replicas() == 1)
         return [_parts.single(data)]
 
     def add_up(self, model, parts):

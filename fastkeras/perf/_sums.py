@@ -54,7 +54,8 @@ def _unrolled(run, body):
 
 def _looped(run, body):
     """Walks a run in the graph; one part is traced, once."""
-    traced = tf.function(lambda i: _dense(body(run.get(i))))
+    # As in Keras's own step, Python is not converted: that is slow to trace.
+    traced = tf.function(lambda i: _dense(body(run.get(i))), autograph=False)
     part = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
     spec = part.structured_outputs
     zeros = [tf.zeros(s.shape, s.dtype) for s in _leaves(spec.sums)]

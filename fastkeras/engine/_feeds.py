@@ -1,0 +1,94 @@
+"""From the arguments of `fit` to a feed."""
+
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.engine import _resident
+from fastkeras.engine._stream import Stream
+
+
+def make_feed(model, steps=None, class_weight=None, **data):
+    """Chooses a feed for data of any kind that Keras takes.
+
+    Args:
+        model: The model the batches are for.
+        steps: Integer, batches in an epoch, or None for all.
+        class_weight: Dict of class to weight, or None.
+        **data: x, y, sample_weight, batch_size and shuffle, as for `fit`.
+
+    Returns:
+        Tuple of a `Resident` or `Stream`, and a string: why it is this one.
+
+    Raises:
+        ValueError: If there is no row of data.
+    """
+    x = data["x"]
+    if class_weight is not None and isinstance(x, tf.data.Dataset):
+        data["x"] = x.map(_weigher(class_weight), tf.data.AUTOTUNE)
+        class_weight = None
+    adapter = private.data_adapters.get_data_adapter(
+        steps_per_epoch=steps, class_weight=class_weight, **data
+    )
+    if adapter.num_batches == 0:
+        raise ValueError(
+            checks.message(
+                "The data must hold at least one batch",
+                "an empty dataset or arrays of 0 rows",
+                "Check the path or the filter the data comes from.",
+            )
+        )
+    arrays, rows, batch_size = private.resident_arrays(adapter)
+    reason = _resident.refusal(arrays, rows)
+    if private.has_strategy(model):
+        reason = "a strategy distributes the batches"
+    if reason is not None:
+        return Stream(model.distribute_strategy, adapter, steps), reason
+    shuffle = data["shuffle"]
+    feed = _resident.Resident(arrays, rows, batch_size, steps, shuffle)
+    return feed, "the arrays fit on the device"
+
+
+def check_length(feed, epochs):
+    """Says before the first step if the data can't last."""
+    length, steps = feed.length, feed.steps
+    if not length or not steps or length % steps == 0:
+        return
+    if steps * epochs > length:
+        warn(
+            f"The training needs {steps * epochs} batches "
+            f"(steps_per_epoch={steps}, epochs={epochs}), the data has "
+            f"{length}. Epochs that run out of data are cut short. Leave "
+            "`steps_per_epoch` out, or repeat the dataset (`.repeat()`)."
+        )
+
+
+def _weigher(class_weight):
+    """Maps (x, y) to (x, y, weight); a class that is missing counts as 1."""
+    size = max(class_weight) + 1
+    table = tf.constant([float(class_weight.get(c, 1.0)) for c in range(size)])
+
+    def weigh(*data):
+        if len(data) != 2 or isinstance(data[1], (dict, list, tuple)):
+            raise ValueError(
+                checks.message(
+                    "`class_weight` needs data of the form (x, y) with a "
+                    "single y",
+                    f"{len(data)} parts",
+                    "Give sample weights instead.",
+                )
+            )
+        x, y = data
+        classes = y
+        if y.shape.rank and y.shape.rank > 1:
+            if y.shape[-1] == 1:
+                classes = tf.squeeze(y, -1)
+            else:
+                classes = tf.argmax(y, -1)
+        classes = tf.cast(tf.round(tf.cast(classes, tf.float32)), tf.int32)
+        known = tf.logical_and(classes >= 0, classes < size)
+        weights = tf.gather(table, tf.where(known, classes, 0))
+        return x, y, tf.where(known, weights, 1.0)
+
+    return weigh

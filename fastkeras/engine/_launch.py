@@ -1,0 +1,152 @@
+"""A launch: one call of the device that runs some number of steps.
+
+Tiers: `graph-step` and `xla-step` run one step in a call; `graph-loop` and
+`xla-loop` run N steps of a resident feed in a loop, N being a run-time value,
+so that it can change without a new trace.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from fastkeras._lib import private
+from fastkeras._lib.philox import philox
+from fastkeras.perf._parts import Run
+from fastkeras.perf._parts import Window
+
+STEPS = ("graph-step", "xla-step")
+LOOPS = ("graph-loop", "xla-loop")
+
+
+class Rows(NamedTuple):
+    """Full batches of a resident feed.
+
+    Attributes:
+        batches: Integer, how many.
+        updates: Integer, how many updates they make.
+        start: Integer, the first, counted from the start of the permutation.
+        feed: `Resident`.
+    """
+
+    batches: int
+    updates: int
+    start: int
+    feed: object
+
+
+class Batches:
+    """Batches at hand, or pulled while they are run.
+
+    Attributes:
+        batches: Integer, how many; grows while `data` is gone through.
+        updates: Integer, how many updates they make; grows likewise.
+        data: Iterable of batches, or of windows of them.
+    """
+
+    def __init__(self, batches, data):
+        self.batches = batches
+        self.data = data
+        self.updates = 0 if batches == 0 else len(data)
+
+    def add(self, data, window):
+        """Counts one more update that `data` is about to yield."""
+        self.batches += len(data.batches) if window > 1 else 1
+        self.updates += 1
+
+
+class BlockWindow(Window):
+    """A window whose batches are gathered from resident data."""
+
+    def __new__(cls, count, get):
+        window = super().__new__(cls, ())
+        window.count = count
+        window.get = get
+        return window
+
+    def runs(self, stack):
+        """One run over all batches."""
+        del stack
+        return [Run(self.count, self.get)]
+
+
+def step_function(strategy, step, jit, relax=True):
+    """Compiles a step of one batch.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+        step: Function of one batch to a dict of logs.
+        jit: Bool, whether XLA compiles it.
+        relax: Bool, whether a second shape makes the first dimension open.
+
+    Returns:
+        A `tf.function` of one batch.
+    """
+    return tf.function(
+        lambda data: one_step(strategy, step, data, jit),
+        reduce_retracing=relax,
+        jit_compile=jit,
+        autograph=False,
+    )
+
+
+def one_step(strategy, step, data, jit=False):
+    """Runs a step on every replica and reduces its logs."""
+    with philox(jit):
+        logs = strategy.run(step, args=(data,))
+    return private.tree.map_structure(
+        lambda value: _mean_over_replicas(strategy, value), logs
+    )
+
+
+def _mean_over_replicas(strategy, value):
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return value
+    return tf.reduce_mean(strategy.experimental_local_results(value), axis=0)
+
+
+def loop_function(step, batch_size, window, jit):
+    """Compiles a loop of N steps over resident data.
+
+    Args:
+        step: Function of one batch (or window) to a dict of logs.
+        batch_size: Integer, rows of a batch.
+        window: Integer, batches in an update.
+        jit: Bool, whether XLA compiles the loop.
+
+    Returns:
+        A `tf.function` of data, permutation, first batch and N (scalar int32
+        tensors); it returns the logs of the last step. With N = 0 it compiles
+        and touches nothing.
+    """
+
+    def batch(data, order, k):
+        rows = tf.slice(order, [k * batch_size], [batch_size])
+        return private.tree.map_structure(
+            lambda a: None if a is None else tf.gather(a, rows), data
+        )
+
+    def one(data, order, first):
+        if window == 1:
+            return step(batch(data, order, first))
+        return step(
+            BlockWindow(window, lambda j: batch(data, order, first + j))
+        )
+
+    def loop(data, order, start, count):
+        with philox(jit):
+            traced = tf.function(
+                lambda i: one(data, order, start + i * window), autograph=False
+            )
+            body = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
+        zeros = tf.nest.map_structure(
+            lambda s: tf.zeros(s.shape, s.dtype), body.structured_outputs
+        )
+        _, logs = tf.while_loop(
+            lambda i, _: i < count,
+            lambda i, _: (i + 1, body(i)),
+            [tf.constant(0), zeros],
+            parallel_iterations=1,
+        )
+        return logs
+
+    return tf.function(loop, jit_compile=jit, autograph=False)

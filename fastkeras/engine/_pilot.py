@@ -1,0 +1,138 @@
+"""The pilot: chooses a tier by measuring real steps.
+
+Training starts at once in the cheapest tier. A dearer one is tried only when
+the time still ahead pays for its compilation several times; then launches of
+both are interleaved and the faster is kept. Nothing is thrown away: each trial
+is steps of the training itself.
+"""
+
+import collections
+import statistics
+
+#: A launch aims at this many seconds, so that callbacks stay live.
+LAUNCH_SECONDS = 0.2
+#: Launches of each tier in a comparison, after one that warms up.
+SAMPLES = 3
+#: Share of the time ahead that a trial compilation may cost.
+SHARE = 0.08
+#: Seconds a trial may cost in any case.
+FREE = 0.15
+#: A tier must be faster by this factor to be worth changing to.
+MARGIN = 0.97
+
+
+class Pilot:
+    """Chooses how the next launch runs.
+
+    Args:
+        tiers: List of tier names, cheapest first.
+        steps: Integer that pins the steps of a launch, or None.
+    """
+
+    def __init__(self, tiers, steps=None):
+        self.tiers = list(tiers)
+        self.steps = steps
+        self.tier = self.tiers[0]
+        self.reasons = []
+        self.cost = {}
+        self._times = collections.defaultdict(
+            lambda: collections.deque(maxlen=64)
+        )
+        self._warm = set()
+        self._trial = None
+        self._tried = {self.tier}
+        self._spent = 0.0
+
+    def median(self, tier):
+        """Median seconds of a step in a tier, or None."""
+        times = self._times[tier]
+        return statistics.median(times) if times else None
+
+    def times(self, tier):
+        """The measured seconds of a step, launch by launch."""
+        return list(self._times[tier])
+
+    def next(self, estimate, left, ahead):
+        """The tier and the steps of the next launch.
+
+        Args:
+            estimate: Function of a tier to the seconds its compilation is
+                thought to take.
+            left: Integer, updates left in the epoch, or None.
+            ahead: Integer, updates left in the whole run, or None.
+
+        Returns:
+            Tuple of tier and number of updates.
+        """
+        tier = self._tier(estimate, ahead)
+        return tier, self._size(tier, left)
+
+    def _tier(self, estimate, ahead):
+        if self._trial:
+            rivals = (self.tier, self._trial)
+            return min(rivals, key=lambda t: self._rounds[t])
+        if len(self._times[self.tier]) < SAMPLES:
+            return self.tier
+        step = self.median(self.tier)
+        for tier in self.tiers:
+            if tier in self._tried:
+                continue
+            # What was spent so far is a fair guess at what is to come.
+            time = self._spent + (1e9 if ahead is None else ahead) * step
+            if estimate(tier) <= SHARE * time + FREE:
+                self._trial = tier
+                self._tried.add(tier)
+                self._rounds = {self.tier: 0, tier: 0}
+                return tier
+        return self.tier
+
+    def _size(self, tier, left):
+        if self.steps is not None:
+            size = self.steps
+        else:
+            step = self.median(tier) or self.median(self.tier)
+            seconds = LAUNCH_SECONDS
+            if len(self._times[tier]) < SAMPLES or self._trial:
+                seconds = LAUNCH_SECONDS / 4
+            size = 1 if step is None else max(1, int(seconds / step))
+        return size if left is None else max(1, min(size, left))
+
+    def note(self, tier, steps, seconds):
+        """Takes in a launch; the first of each tier only warms it up."""
+        self._spent += seconds
+        if self._trial:
+            self._rounds[tier] = self._rounds.get(tier, 0) + 1
+        if tier not in self._warm:
+            self._warm.add(tier)
+            return
+        self._times[tier].append(seconds / steps)
+        if self._trial and all(
+            n > SAMPLES for n in (self._rounds[t] for t in self._rivals())
+        ):
+            self._decide()
+
+    def _rivals(self):
+        return (self.tier, self._trial)
+
+    def _decide(self):
+        old, new = self.tier, self._trial
+        self._trial = None
+        before, after = self.median(old), self.median(new)
+        faster = after < MARGIN * before
+        self.reasons.append(
+            f"{new} {after * 1e3:.3g} ms a step against {before * 1e3:.3g} in "
+            f"{old} (n={SAMPLES} launches each): "
+            + ("taken" if faster else f"{old} kept")
+        )
+        if faster:
+            self.tier = new
+
+    def drop(self, tier, reason):
+        """Leaves a tier out from now on."""
+        self.reasons.append(f"{tier} left out: {reason}")
+        if tier in self.tiers:
+            self.tiers.remove(tier)
+        if self._trial == tier:
+            self._trial = None
+        if self.tier == tier:
+            self.tier = self.tiers[0]

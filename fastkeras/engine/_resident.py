@@ -1,0 +1,186 @@
+"""The resident feed: arrays on the device, an epoch as a permutation.
+
+Nothing of an epoch goes through `tf.data`: the rows of a batch are gathered
+inside the step, by their place in the permutation.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.engine._launch import Batches
+from fastkeras.engine._launch import Rows
+from fastkeras.perf._parts import Window
+
+#: Share of the free memory that resident data may take.
+MEMORY_SHARE = 0.25
+
+
+def refusal(arrays, rows):
+    """Why arrays can't be resident; None if they can.
+
+    Args:
+        arrays: Nested structure of arrays, or None.
+        rows: Integer.
+
+    Returns:
+        String or None.
+    """
+    if arrays is None:
+        return "the data is not arrays"
+    leaves = [a for a in private.tree.flatten(arrays) if a is not None]
+    size = 0
+    for leaf in leaves:
+        if not isinstance(leaf, (np.ndarray, tf.Tensor)):
+            return f"a {type(leaf).__name__} is not a dense array"
+        if leaf.dtype in (tf.string, np.dtype("O")) or leaf.dtype == "object":
+            return "strings and objects stay on the host"
+        if len(leaf.shape) < 1 or leaf.shape[0] != rows:
+            return "an array has no row per example"
+        item = getattr(leaf.dtype, "itemsize", None) or leaf.dtype.size
+        size += int(np.prod(leaf.shape)) * item
+    limit = MEMORY_SHARE * free_memory()
+    if size > limit:
+        return (
+            f"{size / 2**20:.0f} MB are more than the limit of "
+            f"{limit / 2**20:.0f} MB, a quarter of the free memory"
+        )
+    return None
+
+
+def free_memory():
+    """Free memory of the host in bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 2**31
+
+
+class Resident:
+    """Batches of arrays that stay on the device.
+
+    Args:
+        arrays: Nested structure of arrays (rows, ...) or None.
+        rows: Integer, the number of rows.
+        batch_size: Integer, rows of a batch.
+        steps: Integer, batches in an epoch, or None for all.
+        shuffle: False, True, or `"batch"` (rows within each batch).
+    """
+
+    name = "resident"
+    is_spent = False
+
+    def __init__(self, arrays, rows, batch_size, steps, shuffle):
+        self.data = private.tree.map_structure(
+            lambda a: None if a is None else tf.convert_to_tensor(a), arrays
+        )
+        self.rows = rows
+        self.batch_size = batch_size
+        self.full = rows // batch_size
+        self.length = -(-rows // batch_size)
+        self.steps = steps
+        self._shuffle = shuffle
+        self._next = self.length
+        self._left = 0
+        self.order = None
+
+    @property
+    def num_batches(self):
+        """Batches in an epoch."""
+        return self.steps or self.length
+
+    @property
+    def left(self):
+        """Batches left in this epoch."""
+        return self._left
+
+    def peek(self):
+        """The first batch."""
+        return self._take_rows(slice(0, self.batch_size))
+
+    def begin(self):
+        """Starts an epoch; a new permutation where the last is used up."""
+        if self.steps is None or self._next >= self.length:
+            self._next = 0
+            self.order = self._permutation()
+        self._left = self.num_batches
+
+    def end(self):
+        """Ends an epoch."""
+
+    def _permutation(self):
+        rows = tf.range(self.rows)
+        if not self._shuffle:
+            return rows if self.order is None else self.order
+        if self._shuffle != "batch":
+            return tf.random.shuffle(rows)
+        batch = rows // self.batch_size
+        key = tf.cast(batch, tf.float64) + tf.random.uniform(
+            [self.rows], dtype=tf.float64
+        )
+        return tf.argsort(key)
+
+    def take(self, updates, window, keeps_remainder):
+        """The next launch of at most so many updates; None at the end.
+
+        Args:
+            updates: Integer >= 1.
+            window: Integer, batches in an update.
+            keeps_remainder: Bool, whether a last window that is not full
+                makes an update.
+
+        Returns:
+            `Rows` or `Batches`, or None.
+        """
+        available = min(self._left, self.length - self._next)
+        if available <= 0:
+            self._say_if_short()
+            return None
+        whole = min(available, max(self.full - self._next, 0)) // window
+        start = self._next
+        if whole:
+            count = min(updates, whole)
+            self._advance(count * window)
+            return Rows(count * window, count, start, self)
+        count = min(available, window)
+        if count < window and not keeps_remainder:
+            self._advance(available)
+            return None
+        self._advance(count)
+        batches = tuple(self._batch(start + k) for k in range(count))
+        return Batches(count, [Window(batches) if window > 1 else batches[0]])
+
+    def _advance(self, count):
+        self._next += count
+        self._left -= count
+
+    def _say_if_short(self):
+        if self._left > 0:
+            warn(
+                f"The data ran out {self._left} batches before the end of the "
+                "epoch, which is cut short. Leave `steps_per_epoch` out."
+            )
+            self._left = 0
+
+    def _batch(self, k):
+        size = self.batch_size
+        return self._take_rows(self.order[k * size : (k + 1) * size])
+
+    def batches(self, launch, window):
+        """The batches (or windows) of `Rows`, one by one."""
+        for k in range(launch.start, launch.start + launch.batches, window):
+            batches = tuple(self._batch(k + j) for j in range(window))
+            yield Window(batches) if window > 1 else batches[0]
+
+    def _take_rows(self, rows):
+        def take(a):
+            if a is None:
+                return None
+            return a[rows] if isinstance(rows, slice) else tf.gather(a, rows)
+
+        return private.tree.map_structure(take, self.data)

@@ -1,0 +1,133 @@
+"""Which tiers a model can run in, and why the others are left out."""
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import private
+
+#: Seconds XLA takes for one operation of the step's graph, on a CPU.
+XLA_SECONDS_PER_OP = 0.0012
+
+_CONVOLUTIONS = (
+    "BaseConv",
+    "BaseConvTranspose",
+    "BaseDepthwiseConv",
+    "BaseSeparableConv",
+)
+
+
+def fixed_step(model):
+    """The step tier that runs what no loop can: XLA only if asked for."""
+    return "xla-step" if model.jit_compile else "graph-step"
+
+
+def pinned_steps(model):
+    """The steps of a launch that the user asked for, or None."""
+    steps = model.steps_per_execution
+    if steps == 1 and model.perf.execution.steps_per_launch == "auto":
+        return None
+    return max(1, steps // model.perf.window)
+
+
+def available(model, name, feed):
+    """The tiers of a model on a feed, cheapest first, and reasons.
+
+    Args:
+        model: The model.
+        name: String, `"train_step"` or `"test_step"`.
+        feed: The feed.
+
+    Returns:
+        Tuple of a list of tier names and a list of strings.
+    """
+    step = fixed_step(model)
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        return ["graph-step"], ["every step runs eagerly, as asked for"]
+    if feed.name != "resident":
+        return [step], []
+    family = step.removesuffix("-step")
+    tiers = [step, f"{family}-loop"]
+    if name == "test_step" and feed.full > 1:
+        tiers.reverse()
+    reasons = []
+    if family == "graph" and model.requested_jit == "auto":
+        reason = xla_refusal(model)
+        if reason is None:
+            tiers.append("xla-loop")
+        else:
+            reasons.append(f"XLA left out: {reason}")
+    if family == "xla" and has_convolution(model) and not _has_gpu():
+        tiers = [step]
+        reasons.append(
+            "xla-loop left out: on a CPU, XLA runs a convolution in a loop "
+            "many times slower"
+        )
+    return tiers, reasons
+
+
+def xla_refusal(model):
+    """Why XLA is not tried on a model; None if it may be."""
+    if not private.model_supports_jit(model):
+        names = [
+            layer.name
+            for layer in private.flat_layers(model)
+            if not layer.supports_jit
+        ]
+        if names:
+            return f"layers {names} have supports_jit=False"
+        return "operations are asked to be deterministic"
+    if has_convolution(model) and not _has_gpu():
+        return "on a CPU, XLA runs convolutions slower than the graph"
+    return None
+
+
+def has_convolution(model):
+    """Whether any layer of the model is a convolution."""
+    return any(
+        base.__name__ in _CONVOLUTIONS
+        for layer in private.flat_layers(model)
+        for base in type(layer).__mro__
+    )
+
+
+def _has_gpu():
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def xla_seconds(functions):
+    """A guess at the time XLA takes, from the size of a traced graph."""
+    operations = 0
+    for function in functions.values():
+        for concrete in private.concrete_functions(function):
+            operations = max(operations, _operations(concrete.graph))
+    return operations * XLA_SECONDS_PER_OP
+
+
+def _operations(graph):
+    definition = graph.as_graph_def()
+    return len(definition.node) + sum(
+        len(f.node_def) for f in definition.library.function
+    )
+
+
+def is_lazy(callback):
+    """Whether a callback is content with the end of each launch."""
+    if isinstance(
+        callback,
+        (
+            keras.callbacks.ProgbarLogger,
+            keras.callbacks.History,
+        ),
+    ):
+        return True
+    if getattr(callback, "save_freq", None) == "epoch":
+        return True
+    hooks = (
+        "on_train_batch_begin",
+        "on_train_batch_end",
+        "on_batch_begin",
+        "on_batch_end",
+    )
+    return all(
+        private.is_default_hook(getattr(callback, hook)) for hook in hooks
+    )
