@@ -30,6 +30,7 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.trainers import data_adapters
 from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.trainers.compile_utils import CompileMetrics
+from keras.src.trainers.data_adapters import array_data_adapter
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -114,13 +115,46 @@ def gradients_already_summed(optimizer):
     Keras sums inside `apply`, after its own clipping. Here the sum comes
     first, since the finite test, the division by the true weight and every
     clip need it; without this the gradient would count once per replica.
+
+    `ema_overwrite_frequency` is held back as well: Keras overwrites under a
+    condition inside a replica, which a strategy refuses.
+
+    Yields:
+        Function of the strategy that overwrites the weights with their moving
+        averages where it is time; call it outside the replicas, afterwards.
     """
     inner = inner_optimizer(optimizer)
+    frequency = inner.ema_overwrite_frequency
     inner.__dict__["_all_reduce_sum_gradients"] = list
+    inner.__dict__["ema_overwrite_frequency"] = None
     try:
-        yield
+        yield lambda strategy: _overwrite(strategy, inner, frequency)
     finally:
         inner.__dict__.pop("_all_reduce_sum_gradients", None)
+        inner.__dict__["ema_overwrite_frequency"] = frequency
+
+
+def _overwrite(strategy, optimizer, frequency):
+    if not optimizer.use_ema or not frequency:
+        return
+    averages = optimizer._model_variables_moving_average
+
+    def overwrite():
+        for variable, average in zip(
+            optimizer._trainable_variables, averages, strict=True
+        ):
+            bound = variable.constraint or (lambda value: value)
+            strategy.extended.update(
+                variable.value,
+                lambda v, a, bound=bound: v.assign(bound(a + 0.0)),
+                args=(average.value,),
+                group=False,
+            )
+        return True
+
+    keras.ops.cond(
+        optimizer.iterations % frequency == 0, overwrite, lambda: False
+    )
 
 
 def optimizer_lock(optimizer):
@@ -177,6 +211,19 @@ def log_loss(model, loss, rows):
     tracker = model._loss_tracker
     if tracker is not None:
         tracker.update_state(unscale_loss_for_distribution(loss), rows)
+
+
+def can_shuffle(data):
+    """Whether Keras can shuffle the data itself: arrays, a finite PyDataset.
+
+    Args:
+        data: Dict of the arguments `x`, `y` and `sample_weight` of `fit`.
+    """
+    x = data["x"]
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches is not None
+    arrays = (x, data["y"], data["sample_weight"])
+    return array_data_adapter.can_convert_arrays(arrays)
 
 
 def keep_errors(adapter, keep):

@@ -1,6 +1,9 @@
 """Where Keras's own options and `Execution` meet."""
 
+import keras
+
 from fastkeras._lib import checks
+from fastkeras._lib import private
 
 
 def options(plan, model, given):
@@ -37,16 +40,27 @@ def options(plan, model, given):
     replicas = model.distribute_strategy.num_replicas_in_sync
     if jit is True and replicas > 1 and not plan.is_keras:
         name = type(model.distribute_strategy).__name__
+        sparse = _embeddings(model)
         raise ValueError(
             checks.message(
                 f"XLA can't compile a step under {name}, which exchanges "
                 "gradients inside it",
-                f"jit_compile=True and {name} with {replicas} replicas",
+                f"jit_compile=True and {name} with {replicas} replicas"
+                + (f", and the Embedding layers {sparse}" if sparse else ""),
                 "Leave `jit_compile` (`Execution(jit=)`) out, or train on one "
                 "device.",
             )
         )
     return {"jit_compile": jit, "steps_per_execution": steps}
+
+
+def _embeddings(model):
+    """Names of the layers whose sparse gradients XLA can't exchange either."""
+    return [
+        layer.name
+        for layer in private.flat_layers(model)
+        if isinstance(layer, keras.layers.Embedding)
+    ]
 
 
 def _agreed(keras_option, ours):

@@ -54,10 +54,11 @@ def across(optimizer, gradients, variables, ok):
             ok = strategy.experimental_local_results(ok)[0]
 
         def apply():
-            with private.gradients_already_summed(optimizer):
+            with private.gradients_already_summed(optimizer) as overwrite:
                 strategy.extended.call_for_each_replica(
                     lambda g: optimizer.apply(g, variables), args=(gradients,)
                 )
+            overwrite(strategy)
 
         guarded(ok, apply)
 

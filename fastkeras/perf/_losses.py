@@ -122,6 +122,9 @@ class _Recorder:
         value = private.reduce_weighted_values(
             values, sample_weight, mask, loss.reduction, loss.dtype
         )
+        if values.shape.rank and values.shape[0] == 0:
+            # A replica without a row: Keras gives back a vector of none.
+            value = tf.reduce_sum(value)
         group, weight = self._weight(values, sample_weight, mask)
         mean = group != SUM and values.shape.rank != 0
         return Record(
@@ -147,7 +150,8 @@ class _Recorder:
             mask = tf.cast(mask, values.dtype)
             if by_weight:
                 return self, tf.reduce_sum(mask)
-            return self, tf.reduce_sum(mask) * _size(values) / _size(mask)
+            positions = tf.math.divide_no_nan(_size(values), _size(mask))
+            return self, tf.reduce_sum(mask) * positions
         if values.shape[1:].is_fully_defined():
             return ROWS, None
         return self, _size(values)

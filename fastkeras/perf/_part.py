@@ -69,14 +69,15 @@ def add(a, b):
     return Total(tf.nest.map_structure(_gradients.add, a.sums, b.sums), b.logs)
 
 
-def loss_and_predictions(model, x, y, sample_weight, whole):
+def loss_and_predictions(model, x, y, sample_weight, logs_itself):
     """Runs the model and its loss, and records each compiled loss.
 
     Args:
         model: The model.
         x, y, sample_weight: The unpacked data of the part.
-        whole: Bool, True if the part is a whole update on one replica, so
-            that the compiled losses may log themselves.
+        logs_itself: Bool, True if the part is a whole update on one replica
+            and never left out, so that the compiled losses may log
+            themselves.
 
     Returns:
         Tuple of loss, predictions and list of `Record`.
@@ -85,7 +86,7 @@ def loss_and_predictions(model, x, y, sample_weight, whole):
     container = private.compile_loss(model)
     records = []
     if isinstance(container, RecordingLoss):
-        container.logs_itself = whole
+        container.logs_itself = logs_itself
         container.records = records = []
     loss = private.compute_loss(model, x, y, y_pred, sample_weight, True)
     if isinstance(container, RecordingLoss):

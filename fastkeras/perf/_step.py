@@ -103,7 +103,7 @@ class Step:
         ok = None
         if self.plan.guards and _gradients.values(gradients):
             ok = _gradients.all_finite(gradients)
-        if not self._whole():
+        if not self._logs_itself():
             _part.log_window(model, sums, ok)
         if _gradients.values(gradients):
             for feature, state in self._pairs:
@@ -134,7 +134,7 @@ class Step:
     def logs(self, model, update):
         """The step's logs: the metrics, then what the features report."""
         logs = update.logs
-        if not self._whole():
+        if not self._logs_itself():
             fresh = model.get_metrics_result()
             logs = {k: fresh.get(k, v) for k, v in logs.items()}
         for state in self.states:
@@ -172,6 +172,14 @@ class Step:
             self.plan.cuts or _sums.replicas() > 1
         )
 
+    def _logs_itself(self):
+        """Whether a part logs its loss: it is all there is, and never left out.
+
+        Logged before the finite test, one batch that is left out would make
+        the loss of its whole epoch infinite.
+        """
+        return self._whole() and not self.plan.guards
+
     def _batch(self, model, batch):
         for feature in self.plan.features:
             runs = feature.slices(batch)
@@ -184,7 +192,7 @@ class Step:
         whole, replicas = self._whole(), _sums.replicas()
         with self._tape(model) as tape:
             loss, y_pred, records = _part.loss_and_predictions(
-                model, x, y, sample_weight, whole
+                model, x, y, sample_weight, self._logs_itself()
             )
             shares = [_part.Objective(loss, None, 1)]
             if not whole:
@@ -196,7 +204,7 @@ class Step:
         ]
         weights = [s.weight for s in shares]
         sums = _part.Sums(gradients, weights, None, None, rows)
-        if whole:
+        if self._logs_itself():
             private.log_loss(model, loss, rows)
         else:
             terms = _part.log_terms(loss, records, rows, replicas)
