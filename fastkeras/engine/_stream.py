@@ -61,6 +61,10 @@ class Stream:
             self._iterator = iter(self._dataset)
             self._left = self.length
 
+    def rewind(self):
+        """Makes the next epoch begin with the first batch."""
+        self._iterator = None
+
     def end(self):
         """Ends an epoch, also one that was cut short."""
         self._adapter.on_epoch_end()
@@ -108,7 +112,8 @@ class Stream:
 
     def _pull(self, count):
         batches = []
-        while len(batches) < count:
+        # The data may have ended within the window before this one.
+        while len(batches) < count and self._iterator is not None:
             if self.steps is not None and self._seen >= self.steps:
                 break
             batch = self._next()
