@@ -28,6 +28,8 @@ def make_feed(model, steps=None, class_weight=None, **data):
     if class_weight is not None and isinstance(x, tf.data.Dataset):
         data["x"] = x.map(_weigher(class_weight), tf.data.AUTOTUNE)
         class_weight = None
+    # True is the default of `fit`; Keras would warn of it.
+    data["shuffle"] = private.can_shuffle(data) and data["shuffle"]
     adapter = private.data_adapters.get_data_adapter(
         steps_per_epoch=steps, class_weight=class_weight, **data
     )

@@ -64,7 +64,7 @@ class StepFunction:
         window = self._window
         left = None if feed.left is None else max(1, feed.left // window)
         tier, updates = pilot.next(self._estimate, left, ahead)
-        if every_batch:
+        if every_batch and pilot.steps is None:
             updates = 1
         if tier not in self._functions and tier in _launch.LOOPS:
             tier = self._prepare(pilot, tier, feed)

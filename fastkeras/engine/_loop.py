@@ -181,6 +181,8 @@ def evaluate(
     callbacks.on_test_begin()
     logs = {}
     model.reset_metrics()
+    # Every validation sees the same batches, also of endless data.
+    feed.rewind()
     feed.begin()
     done = 0
     try:

@@ -110,6 +110,10 @@ class Resident:
             self.order = self._permutation()
         self._left = self.num_batches
 
+    def rewind(self):
+        """Makes the next epoch begin with the first batch."""
+        self._next = self.length
+
     def end(self):
         """Ends an epoch."""
 
