@@ -97,14 +97,11 @@ def _dense(total):
         if isinstance(g, tf.IndexedSlices)
     ]
     if sparse:
-        values = sum(
-            int(g.dense_shape[0]) * g.values.shape[1:].num_elements()
-            for g in sparse
-        )
+        size = sum(g.shape.num_elements() * g.dtype.size for g in sparse)
         warn(
             f"{len(sparse)} sparse gradient(s) are added up as dense tensors "
-            f"of {values * 4 / 2**20:.1f} MB in all, because the parts of an "
-            "update are walked by a loop."
+            f"of {size / 2**20:.1f} MB in all, because the parts of an update "
+            "are walked by a loop."
         )
     gradients = [
         [None if g is None else tf.convert_to_tensor(g) for g in group]
