@@ -38,6 +38,11 @@ from keras.src.trainers.data_adapters import data_adapter_utils
 from keras.src.trainers.trainer import Trainer
 from keras.src.trainers.trainer import model_supports_jit
 
+# What a model made under no strategy is under, also from inside a scope.
+from tensorflow.python.distribute.distribute_lib import (
+    _get_default_strategy as default_strategy,
+)
+
 __all__ = [
     "CompileLoss",
     "CompileMetrics",
@@ -260,6 +265,25 @@ def has_strategy(model):
     return model._distribute_strategy is not None
 
 
+def strategy_of(model):
+    """The strategy a model was made under; the default one if under none.
+
+    `model.distribute_strategy` would be that of the present scope, for a
+    model made under none.
+    """
+    return model._distribute_strategy or default_strategy()
+
+
+def optimizer_strategy(optimizer):
+    """The strategy an optimizer was made under."""
+    return optimizer._distribution_strategy
+
+
+def is_default_strategy(strategy):
+    """True if it stands for no strategy at all."""
+    return strategy is default_strategy()
+
+
 def assert_compiled(model, method):
     """Keras's own error for a model that is not compiled."""
     model._assert_compile_called(method)
@@ -293,6 +317,11 @@ def resident_arrays(adapter):
     )
 
 
-def concrete_functions(function):
-    """The traces of a `tf.function`; no public name lists them."""
-    return function._list_all_concrete_functions()
+def without_retrace_warning(function):
+    """Keeps TensorFlow from guessing at retraces; the ledger knows them.
+
+    TensorFlow counts traces by source line, so that several models, each
+    traced once, look to it like one function traced again and again.
+    """
+    function._omit_frequent_tracing_warning = True
+    return function

@@ -11,6 +11,7 @@ from fastkeras._lib.warn import warn
 from fastkeras.perf._execution import Execution
 from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
+from fastkeras.perf._strategy import check_strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,8 @@ def check_plan(plan, model, optimizer):
             _check_option(feature, option, optimizer)
         feature.check(model, optimizer)
     _check_train_step(plan, model)
+    if not plan.is_keras:
+        check_strategy(model, optimizer)
     if plan.cuts:
         _warn_of_batch_norm(plan, model)
 
