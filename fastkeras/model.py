@@ -72,6 +72,9 @@ class FastModel(keras.Model):
         return model
 
     _plan = make_plan("auto")
+    predictor = None
+    requested_jit = "auto"
+    feed_reason = "no fit yet"
 
     def __init__(self, *args, **kwargs):
         if private.functional_init_arguments(args, kwargs):
@@ -158,8 +161,8 @@ class FastModel(keras.Model):
         given["optimizer"] = optimizer = keras.optimizers.get(optimizer)
         check_plan(plan, self, optimizer)
         check_optimizer(self, optimizer)
-        self.requested_jit = given["jit_compile"]
         given.update(engine.options(plan, self, given))
+        self.requested_jit = given["jit_compile"]
         if any(f.stage == Stage.SCALE for f in plan.features):
             given["auto_scale_loss"] = False
         super().compile(**given)
@@ -182,6 +185,7 @@ class FastModel(keras.Model):
         self.train_function = None
         self.test_function = None
         self.predict_function = None
+        self.predictor = engine.Predictor(self)
 
     def _install(self, plan):
         self._undo = [feature.install(self) for feature in plan.features]
@@ -199,6 +203,8 @@ class FastModel(keras.Model):
         config = super().get_compile_config()
         if config:
             config["perf"] = self.perf.get_config()
+            # Keras keeps what "auto" came to on this machine.
+            config["jit_compile"] = self.requested_jit
         return config
 
     def compile_from_config(self, config):
@@ -280,6 +286,33 @@ class FastModel(keras.Model):
         if self.perf.is_keras:
             return super().evaluate(*args, **kwargs)
         return engine.evaluate(self, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(
+        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
+    ):
+        out = None
+        if not self.perf.is_keras:
+            self.predictor = self.predictor or engine.Predictor(self)
+            out = engine.predict(self, x, batch_size, verbose, steps, callbacks)
+        if out is None:
+            out = super().predict(x, batch_size, verbose, steps, callbacks)
+        return out
+
+    def perf_report(self):
+        """The receipt: what was asked for, what ran, how fast, and why.
+
+        Returns:
+            A `fastkeras.measure.Receipt`; print it, or take `to_dict()`.
+
+        Example:
+
+        >>> model = FastModel.from_keras(keras.Sequential([keras.Input((1,))]))
+        >>> model.compile(perf="clip_by_value")
+        >>> model.perf_report()["plan"]
+        ['ClipByValue(max_value=0.5)']
+        """
+        return engine.report(self)
 
     @functools.wraps(keras.Model.train_on_batch)
     def train_on_batch(self, *args, **kwargs):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _launch
+from fastkeras.engine import _report
 from fastkeras.engine import _tiers
 from fastkeras.engine._launch import Rows
 from fastkeras.engine._ledger import Ledger
@@ -149,12 +150,42 @@ class StepFunction:
         return self._model.perf.window if self._name == "train_step" else 1
 
     def _estimate(self, tier):
-        """Seconds that compiling a tier is thought to take."""
-        entries = [e.seconds for e in self.ledger.entries]
-        trace = max(entries, default=0.5)
-        if not tier.startswith("xla"):
-            return trace
-        return trace + _tiers.xla_seconds(self._functions)
+        """Seconds that compiling a tier is thought to take.
+
+        The time to trace the step tells both the size of its graph and the
+        speed of this machine at the moment.
+        """
+        loops = [c for p in self._pilots.values() for c in p.cost.values()]
+        traces = loops or [e.seconds for e in self.ledger.entries] or [0.5]
+        factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
+        return factor * min(traces)
+
+    # For the report.
+
+    def tiers(self):
+        """The tiers that are in use now."""
+        return [p.tier for p in self._pilots.values()]
+
+    def describe(self):
+        """What ran and why, as nested plain values."""
+        feeds = {}
+        for feed, pilot in self._pilots.items():
+            feeds[feed] = {
+                "tier": pilot.tier,
+                "time per step": _report.step_times(pilot),
+                "compile seconds": {
+                    t: round(s, 3) for t, s in pilot.cost.items()
+                },
+                "choices": pilot.reasons,
+            }
+        return {
+            self._name: {
+                **feeds,
+                "traces": self.ledger.traces(),
+                "xla compiles": self.ledger.compiles,
+                "events": [str(e) for e in self.ledger.entries],
+            }
+        }
 
     def _check_features(self):
         model = self._model

@@ -81,11 +81,13 @@ def step_function(strategy, step, jit, relax=True):
     Returns:
         A `tf.function` of one batch.
     """
-    return tf.function(
-        lambda data: one_step(strategy, step, data, jit),
-        reduce_retracing=relax,
-        jit_compile=jit,
-        autograph=False,
+    return private.without_retrace_warning(
+        tf.function(
+            lambda data: one_step(strategy, step, data, jit),
+            reduce_retracing=relax,
+            jit_compile=jit,
+            autograph=False,
+        )
     )
 
 
@@ -132,10 +134,10 @@ def loop_function(step, batch_size, window, jit):
             BlockWindow(window, lambda j: batch(data, order, first + j))
         )
 
-    def loop(data, order, start, count):
+    def loop(data, order, count):
         with philox(jit):
             traced = tf.function(
-                lambda i: one(data, order, start + i * window), autograph=False
+                lambda i: one(data, order, i * window), autograph=False
             )
             body = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
         zeros = tf.nest.map_structure(
@@ -149,4 +151,12 @@ def loop_function(step, batch_size, window, jit):
         )
         return logs
 
-    return tf.function(loop, jit_compile=jit, autograph=False)
+    quiet = private.without_retrace_warning
+    compiled = quiet(tf.function(loop, jit_compile=jit, autograph=False))
+
+    def launch(data, order, start, count):
+        # Rolled out here: XLA takes `start` for a constant in some models (an
+        # LSTM), and would compile the loop again for each new value.
+        return compiled(data, tf.roll(order, -start * batch_size, 0), count)
+
+    return quiet(tf.function(launch, autograph=False))

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 
-#: Seconds XLA takes for one operation of the step's graph, on a CPU.
-XLA_SECONDS_PER_OP = 0.0012
+#: What XLA takes to compile a step, as a multiple of the time to trace it.
+XLA_FACTOR = 3.0
 
 _CONVOLUTIONS = (
     "BaseConv",
@@ -92,22 +92,6 @@ def has_convolution(model):
 
 def _has_gpu():
     return bool(tf.config.list_physical_devices("GPU"))
-
-
-def xla_seconds(functions):
-    """A guess at the time XLA takes, from the size of a traced graph."""
-    operations = 0
-    for function in functions.values():
-        for concrete in private.concrete_functions(function):
-            operations = max(operations, _operations(concrete.graph))
-    return operations * XLA_SECONDS_PER_OP
-
-
-def _operations(graph):
-    definition = graph.as_graph_def()
-    return len(definition.node) + sum(
-        len(f.node_def) for f in definition.library.function
-    )
 
 
 def is_lazy(callback):

@@ -13,6 +13,7 @@ Example:
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.clock import ManualClock
 from fastkeras.measure.clock import Stopwatch
+from fastkeras.measure.receipt import Receipt
 from fastkeras.measure.stats import Summary
 from fastkeras.measure.stats import ratio
 from fastkeras.measure.stats import summarize
@@ -20,6 +21,7 @@ from fastkeras.measure.stats import summarize
 __all__ = [
     "Clock",
     "ManualClock",
+    "Receipt",
     "Stopwatch",
     "Summary",
     "ratio",

@@ -1,0 +1,101 @@
+"""Gathers the receipt of a model: `model.perf_report()`."""
+
+import os
+import platform
+
+import keras
+import tensorflow as tf
+
+from fastkeras.engine import _tiers
+from fastkeras.measure import receipt
+from fastkeras.measure import stats
+
+
+def report(model):
+    """Gathers what ran and why.
+
+    Args:
+        model: A compiled FastModel.
+
+    Returns:
+        A `Receipt` with the sections machine, versions, plan, settings and
+        one for each function that has run (train_step, test_step).
+    """
+    values = {
+        "machine": _machine(),
+        "versions": {
+            "python": platform.python_version(),
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+        },
+        "plan": [repr(f) for f in model.perf.features]
+        + (["Keras itself"] if model.perf.is_keras else []),
+        "settings": _settings(model),
+    }
+    for runner in (model.train_function, model.test_function):
+        if hasattr(runner, "describe"):
+            values.update(runner.describe())
+    return receipt.Receipt(values)
+
+
+def _machine():
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [x for x in lines if x.startswith("model name")]
+        name = names[0].split(":", 1)[1].strip() if names else name
+    except OSError:
+        pass
+    gpus = tf.config.list_physical_devices("GPU")
+    return {
+        "processor": name,
+        "cores": os.cpu_count(),
+        "gpus": len(gpus),
+        "system": platform.platform(terse=True),
+    }
+
+
+def _settings(model):
+    eager = model.run_eagerly or tf.config.functions_run_eagerly()
+    runner = model.train_function
+    tiers = [] if not hasattr(runner, "tiers") else runner.tiers()
+    jit = any(t.startswith("xla") for t in tiers) or bool(model.jit_compile)
+    return {
+        "jit": {
+            "requested": model.requested_jit,
+            "effective": jit and not eager,
+            "reason": _jit_reason(model, jit, eager),
+        },
+        "run_eagerly": {
+            "requested": bool(model.run_eagerly),
+            "effective": bool(eager),
+            "reason": "every operation is run from Python: slow"
+            if eager
+            else "steps are traced",
+        },
+        "feed": model.feed_reason,
+    }
+
+
+def _jit_reason(model, jit, eager):
+    if eager:
+        return "steps run eagerly"
+    if jit:
+        return "asked for" if model.requested_jit is True else "measured faster"
+    if model.requested_jit is False:
+        return "asked for"
+    refusal = _tiers.xla_refusal(model)
+    if refusal:
+        return refusal
+    if model.requested_jit is True:
+        return "Keras turned it off"
+    return "the graph is kept until XLA is measured faster"
+
+
+def step_times(pilot):
+    """Dict of tier to its time per step, as text."""
+    return {
+        tier: str(stats.summarize(pilot.times(tier)))
+        for tier in pilot.tiers
+        if pilot.times(tier)
+    }

@@ -1,0 +1,83 @@
+"""The receipt of a run: what was asked for, what ran, how fast, and why.
+
+Pure: it holds plain values that the engine has gathered, and prints them.
+
+Example:
+
+>>> receipt = Receipt({"settings": {"jit": {"requested": True,
+...     "effective": False, "reason": "no XLA device"}}})
+>>> print(receipt)
+settings
+  jit: requested True, effective False (no XLA device)
+"""
+
+import json
+
+
+class Receipt:
+    """A report of plain values, as text, dict and JSON.
+
+    Args:
+        values: Dict of sections; each a nested dict, a list or a plain value.
+
+    Example:
+
+    >>> Receipt({"plan": "auto"}).to_dict()
+    {'plan': 'auto'}
+    """
+
+    def __init__(self, values):
+        self._values = json.loads(json.dumps(values, default=str))
+
+    def to_dict(self):
+        """The values, as a new nested dict."""
+        return json.loads(json.dumps(self._values))
+
+    def to_json(self):
+        """The values as a JSON string."""
+        return json.dumps(self._values, indent=2)
+
+    def save(self, path):
+        """Writes the values to a JSON file.
+
+        Args:
+            path: String or `pathlib.Path`.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.to_json() + "\n")
+
+    def __getitem__(self, key):
+        return self._values[key]
+
+    def __eq__(self, other):
+        return isinstance(other, Receipt) and other._values == self._values
+
+    __hash__ = None
+
+    def __str__(self):
+        return "\n".join(_lines(self._values, 0))
+
+    def __repr__(self):
+        return f"<Receipt of {', '.join(self._values)}>"
+
+
+def _lines(values, depth):
+    pad = "  " * depth
+    for key, value in values.items():
+        if isinstance(value, dict) and set(value) == {
+            "requested",
+            "effective",
+            "reason",
+        }:
+            yield (
+                f"{pad}{key}: requested {value['requested']}, effective "
+                f"{value['effective']} ({value['reason']})"
+            )
+        elif isinstance(value, dict):
+            yield f"{pad}{key}"
+            yield from _lines(value, depth + 1)
+        elif isinstance(value, list):
+            yield f"{pad}{key}" + ("" if value else ": none")
+            yield from (f"{pad}  - {item}" for item in value)
+        else:
+            yield f"{pad}{key}: {value}"
