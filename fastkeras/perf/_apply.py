@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from fastkeras._lib import checks
-from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 
 
@@ -54,7 +54,7 @@ def across(optimizer, gradients, variables, ok):
             ok = strategy.experimental_local_results(ok)[0]
 
         def apply():
-            with private.gradients_already_summed(optimizer) as overwrite:
+            with replicas.gradients_already_summed(optimizer) as overwrite:
                 strategy.extended.call_for_each_replica(
                     lambda g: optimizer.apply(g, variables), args=(gradients,)
                 )

@@ -2,6 +2,7 @@
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 
 
 def check_strategy(model, optimizer):
@@ -17,9 +18,9 @@ def check_strategy(model, optimizer):
     """
     if optimizer is None:
         return
-    strategy = private.strategy_of(model)
+    strategy = replicas.strategy_of(model)
     inner = private.inner_optimizer(optimizer)
-    theirs = private.optimizer_strategy(inner)
+    theirs = replicas.optimizer_strategy(inner)
     if theirs is not strategy:
         raise ValueError(
             checks.message(
@@ -44,6 +45,6 @@ def check_strategy(model, optimizer):
 
 
 def _name(strategy):
-    if private.is_default_strategy(strategy):
+    if replicas.is_default_strategy(strategy):
         return "no strategy"
     return type(strategy).__name__
