@@ -1,7 +1,5 @@
 """FastModel: a `keras.Model` whose step and loop are steered by `perf=`."""
 
-import functools
-
 import keras
 
 from fastkeras import engine
@@ -42,7 +40,7 @@ _DEFAULTS = {
 }
 
 
-class FastModel(keras.Model):
+class FastModel(engine.Loops, keras.Model):
     """A `keras.Model` that trains faster and says why.
 
     Subclass it where you subclassed `keras.Model`, make it from inputs and
@@ -102,20 +100,7 @@ class FastModel(keras.Model):
         >>> FastModel.from_keras(source).layers[-1] is source.layers[-1]
         True
         """
-        if not isinstance(model, keras.Model):
-            raise TypeError(
-                checks.message(
-                    "`model` must be a `keras.Model`",
-                    f"{model!r} of type {type(model).__name__}",
-                    "Give a Sequential, functional or subclassed model.",
-                )
-            )
-        if isinstance(model, FastModel):
-            return model
-        graph = private.graph_of(model)
-        if graph is not None:
-            return FunctionalFastModel(*graph, name=model.name)
-        return forms.share(model, FastModel)
+        return forms.from_keras(model, FastModel, FunctionalFastModel)
 
     def compile(
         self,
@@ -154,7 +139,7 @@ class FastModel(keras.Model):
         given = {k: v for k, v in locals().items() if k in _DEFAULTS}
         if self.compiled and perf is _KEEP and given == _DEFAULTS:
             check_optimizer(self, self.optimizer)
-            self._begin(self.perf, self._step.states)
+            self._begin(self.perf, Step(self.perf, self, self._step.states))
             return
         plan = self.perf if perf is _KEEP else make_plan(perf)
         plan = with_model_policy(plan, self, auto_scale_loss)
@@ -162,23 +147,24 @@ class FastModel(keras.Model):
         check_plan(plan, self, optimizer)
         check_optimizer(self, optimizer)
         given.update(engine.options(plan, self, given))
-        self.requested_jit = given["jit_compile"]
+        step = Step(plan, self)
         if any(f.stage == Stage.SCALE for f in plan.features):
             given["auto_scale_loss"] = False
         super().compile(**given)
+        self.requested_jit = given["jit_compile"]
         if loss is not None and not plan.is_keras:
             names = getattr(self, "output_names", None)
             private.set_compile_loss(
                 self, RecordingLoss(loss, loss_weights, output_names=names)
             )
-        self._begin(plan)
+        self._begin(plan, step)
 
-    def _begin(self, plan, states=None):
+    def _begin(self, plan, step):
         """Starts a plan: its policies, its state, a step made anew."""
         self._uninstall()
         self._install(plan)
         self._plan = plan
-        self._step = Step(plan, self, states)
+        self._step = step
         # Keras saves what it finds among the attributes; set as usual this
         # would be tracked as one of the model's metrics as well.
         self.__dict__["perf_state"] = SavedState(self._step)
@@ -261,44 +247,6 @@ class FastModel(keras.Model):
         super().reset_metrics()
         self._step.reset()
 
-    # The loop.
-
-    def make_train_function(self, force=False):
-        if self.perf.is_keras:
-            super().make_train_function(force)
-        elif force or self.train_function is None:
-            self.train_function = engine.StepFunction(self, "train_step")
-
-    def make_test_function(self, force=False):
-        if self.perf.is_keras:
-            super().make_test_function(force)
-        elif force or self.test_function is None:
-            self.test_function = engine.StepFunction(self, "test_step")
-
-    @functools.wraps(keras.Model.fit)
-    def fit(self, *args, **kwargs):
-        if self.perf.is_keras:
-            return super().fit(*args, **kwargs)
-        return engine.fit(self, *args, **kwargs)
-
-    @functools.wraps(keras.Model.evaluate)
-    def evaluate(self, *args, **kwargs):
-        if self.perf.is_keras:
-            return super().evaluate(*args, **kwargs)
-        return engine.evaluate(self, *args, **kwargs)
-
-    @functools.wraps(keras.Model.predict)
-    def predict(
-        self, x, batch_size=None, verbose="auto", steps=None, callbacks=None
-    ):
-        out = None
-        if not self.perf.is_keras:
-            self.predictor = self.predictor or engine.Predictor(self)
-            out = engine.predict(self, x, batch_size, verbose, steps, callbacks)
-        if out is None:
-            out = super().predict(x, batch_size, verbose, steps, callbacks)
-        return out
-
     def perf_report(self):
         """The receipt: what was asked for, what ran, how fast, and why.
 
@@ -313,12 +261,6 @@ class FastModel(keras.Model):
         ['ClipByValue(max_value=0.5)']
         """
         return engine.report(self)
-
-    @functools.wraps(keras.Model.train_on_batch)
-    def train_on_batch(self, *args, **kwargs):
-        if not self.perf.is_keras and self.compiled:
-            engine.check_before_training(self)
-        return super().train_on_batch(*args, **kwargs)
 
 
 @keras.saving.register_keras_serializable("fastkeras", "FunctionalFastModel")

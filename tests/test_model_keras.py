@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fastkeras as fk
 from fastkeras import FastModel
 
 ROWS, BATCH = 19, 8
@@ -463,3 +464,362 @@ def test_perf_none_is_keras_bit_for_bit(name):
 @pytest.mark.parametrize("name", CASES)
 def test_auto_has_the_numbers_of_keras(name):
     same(train(CASES[name], FastModel, perf="auto"), stock(name), 1e-6)
+
+
+# Where stock Keras is at fault: the right value, and the fault as control.
+
+
+def weights_of(base, data, epochs=2, loss="mse", **compiled):
+    """Trains a Dense layer; returns its weights, its model and its history."""
+    keras.utils.set_random_seed(7)
+    model = dense(base, compiled.pop("width", 2))
+    model.compile("adam", loss, **compiled)
+    history = model.fit(**data, epochs=epochs, verbose=0)
+    return (
+        np.concatenate([w.ravel() for w in model.get_weights()]),
+        model,
+        (history.history),
+    )
+
+
+def batched(*arrays, size=BATCH):
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(size)
+
+
+def test_a_dataset_of_unknown_length_updates_once_a_batch():
+    unknown = batched(X, Y).filter(lambda x, y: True)
+    expected, _, history = weights_of(keras.Model, {"x": batched(X, Y)})
+    got, model, ours = weights_of(FastModel, {"x": unknown})
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    np.testing.assert_allclose(ours["loss"], history["loss"], atol=1e-6)
+    assert int(model.optimizer.iterations) == 6
+    # Stock Keras begins a step at the end of the data, which counts.
+    _, model, _ = weights_of(keras.Model, {"x": unknown})
+    assert int(model.optimizer.iterations) >= 6
+
+
+@pytest.mark.parametrize("steps", [2, 33, 64])
+def test_more_steps_an_execution_than_batches(steps):
+    expected, _, _ = weights_of(keras.Model, {"x": batched(X, Y)})
+    recorder = Recorder()
+    got, model, _ = weights_of(
+        FastModel,
+        {
+            "x": batched(X, Y),
+            "validation_data": batched(X[:5], Y[:5], size=2),
+            "callbacks": [recorder],
+        },
+        steps_per_execution=steps,
+    )
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert int(model.optimizer.iterations) == 6
+    # The number of a batch is that of the last one that has run.
+    ends = [k for name, k, _ in recorder.seen if name == "train batch end"]
+    assert ends == ([1, 2] if steps == 2 else [2]) * 2
+    val_loss = recorder.seen[-1][2]["val_loss"]
+    predicted = model.predict(X[:5], verbose=0)
+    np.testing.assert_allclose(
+        val_loss, np.mean((predicted - Y[:5]) ** 2), atol=1e-6
+    )
+
+
+def test_an_exhausted_generator_trains_on_its_batches_once():
+    def batches():
+        for k in range(0, ROWS, BATCH):
+            yield X[k : k + BATCH], Y[k : k + BATCH]
+
+    expected, _, _ = weights_of(keras.Model, {"x": batched(X, Y)}, epochs=1)
+    with pytest.warns(UserWarning, match="spent after 1 epoch"):
+        got, model, history = weights_of(FastModel, {"x": batches()}, epochs=3)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert int(model.optimizer.iterations) == 3
+    assert len(history["loss"]) == 1
+    stock, _, history = weights_of(keras.Model, {"x": batches()}, epochs=3)
+    assert np.abs(stock - expected).max() > 1e-4
+
+
+def test_a_weight_per_row_goes_along_the_rows_of_a_square_mask():
+    size = 4
+
+    def build(base):
+        inputs = keras.Input((size, 1))
+        hidden = keras.layers.Masking()(inputs)
+        outputs = keras.layers.Dense(1, kernel_initializer="ones", name="top")(
+            hidden
+        )
+        model = base(inputs, outputs)
+        model.compile("sgd", "mse")
+        return model
+
+    x = np.arange(1.0, 17.0).reshape(size, size, 1).astype("float32")
+    x[0, 2:] = 0
+    weight = np.array([1, 2, 3, 4], "float32")
+    y = np.zeros_like(x)
+    kept = (x[..., 0] != 0) * weight[:, None]
+    ours = build(FastModel).evaluate(x, y, 4, 0, weight)
+    stock = build(keras.Model).evaluate(x, y, 4, 0, weight)
+    right = (x[..., 0] ** 2 * kept).sum() / (x != 0).sum()
+    assert ours == pytest.approx(right, rel=1e-6)
+    assert stock != pytest.approx(right, rel=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_a_class_missing_from_class_weight_counts_as_one(kind):
+    labels = CLASSES.astype("int32")
+    compiled = {"loss": "sparse_categorical_crossentropy", "width": 3}
+    weight = np.where(labels == 1, 3.0, 1.0).astype("float32")
+    right, _, _ = weights_of(
+        keras.Model, {"x": batched(X, labels, weight)}, **compiled
+    )
+    data = {"x": batched(X, labels)}
+    if kind == "arrays":
+        data = {"x": X, "y": labels, "batch_size": BATCH, "shuffle": False}
+    data["class_weight"] = {1: 3.0}
+    got, _, _ = weights_of(FastModel, data, **compiled)
+    np.testing.assert_allclose(got, right, atol=1e-6)
+    if kind == "dataset":
+        with pytest.raises(tf.errors.OpError):
+            weights_of(keras.Model, data, **compiled)
+
+
+def test_the_end_of_an_epoch_of_a_py_dataset_comes_once():
+    class Counting(Sequence):
+        def __init__(self):
+            super().__init__()
+            self.ends = 0
+
+        def on_epoch_end(self):
+            self.ends += 1
+
+    ours, stock = Counting(), Counting()
+    weights_of(FastModel, {"x": ours}, epochs=2)
+    weights_of(keras.Model, {"x": stock}, epochs=2)
+    assert ours.ends == 2
+    assert stock.ends > 2
+
+
+def test_a_row_that_is_masked_out_whole_leaves_the_weights_finite():
+    def build(base):
+        inputs = keras.Input((2, 1))
+        hidden = keras.layers.Masking()(inputs)
+        model = base(inputs, keras.layers.Dense(1)(hidden))
+        model.compile("sgd", "mse")
+        return model
+
+    x = np.ones((4, 2, 1), "float32")
+    x[1] = 0
+    ours = build(FastModel)
+    ours.fit(x, x, batch_size=1, epochs=1, verbose=0)
+    assert np.isfinite(np.concatenate(ours.get_weights(), None)).all()
+
+
+def test_the_loss_of_each_output_is_the_mean_over_the_rows():
+    def run(base):
+        model, compiled, fitted = lists_in_and_out(base)
+        model.compile(**compiled)
+        fitted = {"x": [X, Y], "y": [X[:, :1], Y], "batch_size": BATCH}
+        return model.fit(**fitted, shuffle=False, verbose=0).history
+
+    def rest(history):
+        parts = 0.5 * history["u_loss"][0] + 2.0 * history["v_loss"][0]
+        return history["loss"][0] - parts
+
+    assert abs(rest(run(FastModel))) < 1e-6
+    assert abs(rest(run(keras.Model))) > 1e-3
+
+
+# Field cases.
+
+
+@pytest.mark.parametrize("form", ["x", "(x,)", "(x, y)", "(x, y, w)", "dict"])
+def test_data_of_every_form(form):
+    class Net(FastModel):
+        def __init__(self):
+            super().__init__()
+            self.top = keras.layers.Dense(2, kernel_initializer="ones")
+
+        def call(self, x):
+            return self.top(x["a"] if isinstance(x, dict) else x)
+
+        def compute_loss(self, x, y, y_pred, sample_weight, training=True):
+            loss = keras.ops.mean(y_pred**2, -1)
+            if sample_weight is not None:
+                loss = loss * sample_weight
+            return keras.ops.mean(loss)
+
+    data = {
+        "x": tf.data.Dataset.from_tensor_slices(X),
+        "(x,)": tf.data.Dataset.from_tensor_slices((X,)),
+        "(x, y)": tf.data.Dataset.from_tensor_slices((X, Y)),
+        "(x, y, w)": tf.data.Dataset.from_tensor_slices((X, Y, WEIGHT)),
+        "dict": tf.data.Dataset.from_tensor_slices({"a": X}),
+    }[form].batch(ROWS)
+    model = Net()
+    model.compile("sgd")
+    (loss,) = model.fit(data, verbose=0).history["loss"]
+    weight = WEIGHT if form == "(x, y, w)" else 1.0
+    right = np.mean(X.sum(1) ** 2 * weight)
+    assert loss == pytest.approx(right, rel=1e-5)
+
+
+def test_class_weight_equals_the_matching_sample_weight():
+    compiled = {"loss": "sparse_categorical_crossentropy", "width": 3}
+    data = {"x": X, "y": CLASSES, "batch_size": BATCH, "shuffle": False}
+    by_class, _, _ = weights_of(
+        FastModel, {**data, "class_weight": {0: 1, 1: 3, 2: 1}}, **compiled
+    )
+    weight = np.where(CLASSES == 1, 3.0, 1.0)
+    by_row, _, _ = weights_of(
+        FastModel, {**data, "sample_weight": weight}, **compiled
+    )
+    plainly, _, _ = weights_of(FastModel, data, **compiled)
+    np.testing.assert_allclose(by_class, by_row, atol=1e-6)
+    assert np.abs(by_class - plainly).max() > 1e-4
+
+
+def test_the_logged_loss_is_the_mean_over_rows_not_that_of_the_last_batch():
+    model = dense(FastModel)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    rows = np.mean((model.predict(X, verbose=0) - Y) ** 2, 1)
+    loss = model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history
+    assert loss["loss"][0] == pytest.approx(rows.mean(), rel=1e-6)
+    assert loss["loss"][0] != pytest.approx(rows[16:].mean(), rel=1e-3)
+
+
+def test_the_logged_loss_holds_the_penalty_and_the_gradient_twice_lambda_w():
+    def step(perf):
+        inputs = keras.Input((3,))
+        model = FastModel(
+            inputs,
+            keras.layers.Dense(
+                1, kernel_regularizer=keras.regularizers.L2(0.1)
+            )(inputs),
+        )
+        before = model.get_weights()
+        model.compile(keras.optimizers.SGD(1.0), "mse", perf=perf)
+        history = model.fit(X[:8], Y[:8, :1], 2, shuffle=False, verbose=0)
+        return before, model.get_weights(), history.history["loss"][0]
+
+    (w, b), (after, _), loss = step([fk.perf.Accumulate(4)])
+    error = X[:8] @ w + b - Y[:8, :1]
+    penalty = 0.1 * np.sum(w**2)
+    assert loss == pytest.approx(np.mean(error**2) + penalty, rel=1e-5)
+    gradient = 2 * X[:8].T @ error / 8 + 2 * 0.1 * w
+    np.testing.assert_allclose(w - after, gradient, atol=1e-5)
+    four_times = gradient + 3 * 2 * 0.1 * w
+    assert np.abs(w - after - four_times).max() > 1e-3
+
+
+PERF = [
+    "auto",
+    None,
+    fk.perf.Accumulate(2),
+    fk.perf.Microbatch(3),
+    "mixed_float16",
+]
+
+
+@pytest.mark.parametrize("perf", PERF, ids=str)
+def test_no_targets_in_fit_and_evaluate(perf):
+    model, _, fitted = no_targets_but_compute_loss(FastModel)
+    model.build((None, 3))
+    model.compile("sgd", perf=perf)
+    history = model.fit(**fitted, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    loss = model.evaluate(X, batch_size=BATCH, verbose=0)
+    right = np.mean((model.predict(X, verbose=0) - X) ** 2)
+    assert loss == pytest.approx(right, rel=1e-3)
+
+
+def test_a_frozen_batch_norm_does_not_move():
+    def moved(frozen):
+        model, compiled, fitted = regularisers_and_batch_norm(FastModel)
+        norm = model.layers[2]
+        norm.trainable = not frozen
+        before = norm.get_weights()
+        model.compile(**compiled)
+        model.fit(**fitted, verbose=0)
+        after = norm.get_weights()
+        return max(np.abs(a - b).max() for a, b in zip(before, after))
+
+    assert moved(frozen=True) == 0
+    assert moved(frozen=False) > 1e-3
+
+
+def call(model, method):
+    if method == "train_on_batch":
+        return model.train_on_batch(X, Y)
+    return getattr(model, method)(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+def test_trainable_changed_after_compile_is_named(method):
+    model, compiled, _ = regularisers_and_batch_norm(FastModel)
+    model.compile(**compiled)
+    model.layers[1].trainable = False
+    with pytest.warns(UserWarning, match=model.layers[1].name):
+        call(model, method)
+    # What was trainable at `compile` is what counts.
+    before = model.layers[1].get_weights()[0]
+    with pytest.warns(UserWarning, match=model.layers[1].name):
+        model.fit(X, Y, verbose=0)
+    assert np.abs(model.layers[1].get_weights()[0] - before).max() > 0
+
+
+def test_an_optimizer_of_other_variables_is_refused_before_training():
+    first = dense(FastModel)
+    first.compile("adam", "mse")
+    first.fit(X, Y, verbose=0)
+    second = dense(FastModel)
+    with pytest.raises(ValueError, match="new optimizer object"):
+        second.compile(first.optimizer, "mse")
+    assert not second.compiled
+
+
+def test_evaluating_in_mid_epoch_leaves_the_logs_of_training_alone():
+    class Evaluates(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 1:
+                self.model.evaluate(X[:5], Y[:5], verbose=0)
+
+    def loss(base, callbacks):
+        data = plain(callbacks=callbacks, shuffle=False)
+        return weights_of(base, data, metrics=["mae"])[2]
+
+    expected = loss(FastModel, [])
+    got = loss(FastModel, [Evaluates()])
+    assert got.keys() == expected.keys()
+    for key in got:
+        np.testing.assert_allclose(got[key], expected[key], atol=1e-6)
+    stock = loss(keras.Model, [Evaluates()])
+    assert abs(stock["loss"][0] - expected["loss"][0]) > 1e-4
+
+
+def test_steps_that_the_data_does_not_hold_are_told_before_training():
+    class Early(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            assert len(record) == 1
+            assert "needs 60 batches" in str(record[0].message)
+
+    data = tf.data.Dataset.from_tensor_slices((X[:10], Y[:10])).batch(1)
+    model = dense(FastModel)
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning) as record:
+        model.fit(
+            data, steps_per_epoch=30, epochs=2, verbose=0, callbacks=[Early()]
+        )
+
+
+def test_on_batch_methods_have_the_numbers_of_keras():
+    def run(base, **perf):
+        keras.utils.set_random_seed(7)
+        model = dense(base)
+        model.compile("adam", "mse", metrics=["mae"], **perf)
+        out = [model.train_on_batch(X[:k], Y[:k]) for k in (8, 3, 8)]
+        out.append(model.test_on_batch(X[:5], Y[:5], return_dict=True))
+        out.append(model.predict_on_batch(X[:5]))
+        return [*out, *model.get_weights()]
+
+    expected = run(keras.Model)
+    same(run(FastModel, perf=None), expected, 0)
+    same(run(FastModel, perf="auto"), expected, 1e-6)

@@ -9,6 +9,7 @@ import inspect
 
 import keras
 
+from fastkeras._lib import checks
 from fastkeras._lib import private
 
 _GRAPH = ("layers", "input_layers", "output_layers")
@@ -126,6 +127,36 @@ def _shared_class(cls, base):
     made.__name__ = made.__qualname__ = cls.__name__
     register = keras.saving.register_keras_serializable
     return register("fastkeras", "SharedFastModel")(made)
+
+
+def from_keras(model, base, functional):
+    """Makes a model of class `base` that shares the layers of another.
+
+    Args:
+        model: A `keras.Model`.
+        base: The class to make it a model of.
+        functional: The subclass of `base` that is made from a graph.
+
+    Returns:
+        An instance of `base`; the model itself if it is one already.
+
+    Raises:
+        TypeError: If `model` is not a `keras.Model`.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            checks.message(
+                "`model` must be a `keras.Model`",
+                f"{model!r} of type {type(model).__name__}",
+                "Give a Sequential, functional or subclassed model.",
+            )
+        )
+    if isinstance(model, base):
+        return model
+    graph = private.graph_of(model)
+    if graph is not None:
+        return functional(*graph, name=model.name)
+    return share(model, base)
 
 
 def share(model, base):

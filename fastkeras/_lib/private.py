@@ -112,11 +112,6 @@ def unknown_variables(optimizer, variables):
     return [v for v in variables if optimizer._var_key(v) not in known]
 
 
-def optimizer_lock(optimizer):
-    """True if the optimizer was given by the user as a loss-scaling one."""
-    return isinstance(optimizer, LossScaleOptimizer)
-
-
 def is_default_hook(method):
     """True if a callback hook is the base class's empty one."""
     return keras.src.utils.is_default(method)
@@ -203,7 +198,9 @@ def _watched(make, keep):
     def batches():
         try:
             yield from make()
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             keep(error)
             raise
 

@@ -6,6 +6,7 @@ from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _resident
+from fastkeras.engine._stream import NO_DATA
 from fastkeras.engine._stream import Stream
 
 
@@ -34,13 +35,7 @@ def make_feed(model, steps=None, class_weight=None, **data):
         steps_per_epoch=steps, class_weight=class_weight, **data
     )
     if adapter.num_batches == 0:
-        raise ValueError(
-            checks.message(
-                "The data must hold at least one batch",
-                "an empty dataset or arrays of 0 rows",
-                "Check the path or the filter the data comes from.",
-            )
-        )
+        raise ValueError(NO_DATA)
     arrays, rows, batch_size = private.resident_arrays(adapter)
     reason = _resident.refusal(arrays, rows)
     if private.has_strategy(model):

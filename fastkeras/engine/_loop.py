@@ -7,6 +7,8 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._metrics import in_epoch
+from fastkeras.engine._metrics import keeps_metrics
 from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
 
@@ -73,7 +75,7 @@ def fit(
         if model.stop_training:
             break
     if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
-        model.optimizer.finalize_variable_values(model.trainable_weights)
+        model.optimizer.finalize_variable_values(model._step.trainable(model))
     callbacks.on_train_end(logs=logs)
     return model.history
 
@@ -105,6 +107,7 @@ def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
     )
 
 
+@in_epoch
 def _train_epoch(model, feed, callbacks, epoch, epochs):
     """Runs one epoch; returns its logs."""
     model.reset_metrics()
@@ -147,6 +150,7 @@ def _epoch_logs(model, logs):
     return private.pythonify(logs)
 
 
+@keeps_metrics
 def evaluate(
     model,
     x=None,
@@ -235,7 +239,9 @@ def _validation(model, data, batch_size, steps, freq):
 def check_before_training(model):
     """Refuses to train a model that can't be, before anything changes."""
     private.assert_compiled(model, "fit")
-    check_optimizer(model, model.optimizer)
+    if model.built:
+        trained = model._step.trainable(model)
+        check_optimizer(model, model.optimizer, trained)
     _warn_of_changes(model)
 
 
@@ -269,7 +275,7 @@ def _build(model, feed):
     if model.optimizer is not None and model.built:
         if not model.optimizer.built:
             with model.distribute_strategy.scope():
-                model.optimizer.build(model.trainable_variables)
+                model.optimizer.build(model._step.trainable(model))
     if not private.has_strategy(model):
         return
     with model.distribute_strategy.scope():

@@ -2,10 +2,17 @@
 
 import tensorflow as tf
 
+from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine._launch import Batches
 from fastkeras.perf._parts import Window
+
+NO_DATA = checks.message(
+    "The data must hold at least one batch",
+    "an empty dataset or arrays of 0 rows",
+    "Check the path or the filter the data comes from.",
+)
 
 
 class Stream:
@@ -32,6 +39,7 @@ class Stream:
         self._left = None
         self._todo = None
         self._seen = 0
+        self._fresh = True
         self._spent = False
         self._adapter = adapter
         self._once = private.keep_errors(adapter, self._keep_error)
@@ -59,6 +67,7 @@ class Stream:
         self._todo = self.num_batches
         if self._iterator is None or self.steps is None or self._left == 0:
             self._iterator = iter(self._dataset)
+            self._fresh = not self._spent
             self._left = self.length
 
     def rewind(self):
@@ -130,6 +139,7 @@ class Stream:
         """The next batch, or None at the end of the data."""
         try:
             batch = next(self._iterator)
+            self._fresh = False
         except (StopIteration, tf.errors.OutOfRangeError):
             batch = None
         except tf.errors.OpError:
@@ -142,6 +152,8 @@ class Stream:
         return batch
 
     def _ended(self, seen):
+        if self._fresh:
+            raise ValueError(NO_DATA)
         self._iterator = None
         self._spent = self._once
         if self.steps is None:

@@ -7,8 +7,20 @@ from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 
 
-def with_gradient(gradients, variables):
-    """Drops the variables the loss does not reach, and names them once."""
+def with_gradient(gradients, variables, told):
+    """Drops the variables the loss does not reach, and names them once.
+
+    Args:
+        gradients: List of gradients, None among them.
+        variables: List of the variables.
+        told: Set of the warnings given so far: each tier traces the step.
+
+    Returns:
+        Tuple of the gradients and of the variables that are left.
+
+    Raises:
+        ValueError: If none is left.
+    """
     pairs = list(zip(gradients, variables, strict=True))
     missing = [v.path for g, v in pairs if g is None]
     if len(missing) == len(pairs):
@@ -23,7 +35,8 @@ def with_gradient(gradients, variables):
     if missing:
         warn(
             f"No gradient reaches {missing}: the loss does not depend on them. "
-            "They stay as they are."
+            "They stay as they are.",
+            told=told,
         )
     kept = [(g, v) for g, v in pairs if g is not None]
     return [g for g, _ in kept], [v for _, v in kept]

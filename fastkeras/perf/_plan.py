@@ -219,8 +219,14 @@ def _warn_of_batch_norm(plan, model):
         )
 
 
-def check_optimizer(model, optimizer):
+def check_optimizer(model, optimizer, variables=None):
     """Refuses an optimizer that was built for other variables.
+
+    Args:
+        model: The model.
+        optimizer: Its `keras.Optimizer`, or None.
+        variables: The variables it is to train. Defaults to `None`: those
+            that are trainable now.
 
     Raises:
         ValueError: If a trainable variable of a built model has no slots in a
@@ -228,7 +234,9 @@ def check_optimizer(model, optimizer):
     """
     if optimizer is None or not model.built:
         return
-    unknown = private.unknown_variables(optimizer, model.trainable_variables)
+    if variables is None:
+        variables = model.trainable_variables
+    unknown = private.unknown_variables(optimizer, variables)
     if unknown:
         raise ValueError(
             checks.message(

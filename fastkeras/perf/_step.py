@@ -46,6 +46,7 @@ class Step:
     def __init__(self, plan, model, states=None):
         self.plan = plan
         self.ran = False
+        self._told = set()
         self._chosen = None
         self._trainable = None
         self.states = states
@@ -67,6 +68,11 @@ class Step:
                 chosen = feature.watch(model, chosen)
             self._chosen = chosen
         return self._chosen
+
+    def trainable(self, model):
+        """The variables that were trainable at `compile`, trained or not."""
+        self.variables(model)
+        return self._trainable
 
     def changed_layers(self, model):
         """Names of the layers whose `trainable` changed since `compile`."""
@@ -118,10 +124,13 @@ class Step:
         if not variables:
             warn(
                 "The model has no trainable variable, so nothing is trained. "
-                "Set `trainable = True` on a layer and compile again."
+                "Set `trainable = True` on a layer and compile again.",
+                told=self._told,
             )
             return
-        gradients, variables = _apply.with_gradient(update.gradients, variables)
+        gradients, variables = _apply.with_gradient(
+            update.gradients, variables, self._told
+        )
         if self._whole():
             _apply.guarded(
                 update.ok, lambda: model.optimizer.apply(gradients, variables)
