@@ -172,8 +172,8 @@ def log_window(model, sums, ok):
     """Logs the losses of a whole window, as one big batch would.
 
     The loss and the loss of each output are the window's own means; in the
-    mean over the epoch they count by rows. A window that is skipped does not
-    count.
+    mean over the epoch they count by rows. Where the update is guarded, a loss
+    that is not finite does not count: one bad batch would hide all others.
     """
     container = private.compile_loss(model)
     records = getattr(container, "records", [])
@@ -181,16 +181,34 @@ def log_window(model, sums, ok):
     values = sums.losses / divisors
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     rows = sums.rows / replicas
+    fine = None
     if ok is not None:
-        rows = tf.where(ok, rows, 0.0)
-        values = tf.where(ok, values, tf.zeros_like(values))
+        fine = tf.reduce_all(tf.math.is_finite(values))
     scales = [1.0 if r.scale is None else r.scale for r in records] + [1.0]
     tracker = private.loss_tracker(model)
     if tracker is not None:
-        tracker.update_state(tf.reduce_sum(values * tf.stack(scales)), rows)
+        total = tf.reduce_sum(values * tf.stack(scales))
+        _follow(tracker, total, rows, fine)
     if len(records) > 1:
         for k, metric in enumerate(container.metrics):
-            metric.update_state(values[k], rows)
+            _follow(metric, values[k], rows, fine)
+
+
+def _follow(mean, value, rows, fine):
+    """Updates a `Mean`; it is NaN for as long as no value was fine.
+
+    Left alone it would say 0 then, which reads like the best of all losses.
+    """
+    if fine is None:
+        mean.update_state(value, rows)
+        return
+    known = tf.math.is_finite(mean.total.value)
+    for variable in (mean.total, mean.count):
+        variable.assign(tf.where(known, variable.value, 0.0))
+    mean.update_state(tf.where(fine, value, 0.0), tf.where(fine, rows, 0.0))
+    none = tf.equal(mean.count.value, 0.0)
+    mean.total.assign(tf.where(none, float("nan"), mean.total.value))
+    mean.count.assign(tf.where(none, 1.0, mean.count.value))
 
 
 def unpack(data):

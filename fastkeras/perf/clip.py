@@ -8,9 +8,10 @@ When it helps: exploding gradients (RNNs, transformers, large learning rates);
 `AdaptiveClip` where no one threshold fits all layers.
 Mathematics: changed.
 Cost: one pass over the gradients.
-Conflicts: the optimizer's `clipnorm`, `global_clipnorm` and `clipvalue`, and a
-`LossScaleOptimizer`, whose gradients are still scaled. Keras has the first
-three clips too; they run before the replicas are summed and report nothing.
+Conflicts: the optimizer's `clipnorm`, `global_clipnorm` and `clipvalue`; its
+`loss_scale_factor` and a `LossScaleOptimizer`, whose gradients are still
+scaled. Keras has the first three clips too; they run before the replicas (and
+the rows of repeated ids of an embedding) are summed and report nothing.
 Measured: equal to NumPy within 1e-6 (tests/perf/test_clip.py).
 Reference: Pascanu et al. 2013, arXiv:1211.5063; for `AdaptiveClip`, Brock et
 al. 2021, arXiv:2102.06171.

@@ -163,14 +163,17 @@ def _set_policies(model, policy):
     """Sets `policy` on all float32 layers; returns a function that undoes it.
 
     The layers that make the model's outputs stay (or become) float32, so that
-    a softmax and the loss are computed in float32.
+    a softmax and the loss are computed in float32. In a model that was made
+    with a mixed policy, a float32 layer was meant to be one.
     """
     heads = _output_layers(model)
+    mixed = model.dtype_policy.name in _POLICIES
+    changeable = _POLICIES if mixed else ("float32", *_POLICIES)
     before = []
     for layer in private.flat_layers(model):
         old = layer.dtype_policy
         new = "float32" if layer in heads else policy
-        if layer is model or old.name not in ("float32", *_POLICIES):
+        if layer is model or old.name not in changeable:
             continue
         if old.name != new:
             before.append((weakref.ref(layer), old))

@@ -6,7 +6,8 @@ schedule and moving averages stay as they were. Logs `skipped_steps`.
 When it helps: rare bad batches, unstable losses, long runs nobody watches.
 Mathematics: same, for every update that is finite.
 Cost: one pass over the gradients, one condition around the optimizer.
-Conflicts: none; `MixedPrecision("mixed_float16")` brings the same guard.
+Conflicts: a `LossScaleOptimizer`, which has a guard of its own.
+`MixedPrecision("mixed_float16")` brings the same guard; the two get on.
 Measured: equal to a run without the poisoned batch
 (tests/perf/test_skip_non_finite.py).
 Reference: https://www.tensorflow.org/guide/mixed_precision ("Loss scaling").
