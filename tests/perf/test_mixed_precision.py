@@ -341,11 +341,11 @@ def test_the_scale_grows_after_good_steps_in_a_row():
         sgd(0.01), "mse", perf=MixedPrecision(initial_scale=8, growth_steps=3)
     )
     scales = []
-    watcher = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda *_, **__: scales.append(
-            states(model)["loss_scale"]
-        )
-    )
+
+    class Watcher(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            scales.append(states(self.model)["loss_scale"])
+
     model.fit(
         x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[Watcher()]
     )
