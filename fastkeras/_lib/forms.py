@@ -101,6 +101,11 @@ class Shared:
         source = vars(self)["_source"].model
         return {"source": keras.saving.serialize_keras_object(source)}
 
+    def __reduce__(self):
+        # This class was made at run time: pickle must not look for its name.
+        unpickle, arguments = super().__reduce__()
+        return getattr(self.make.__self__, unpickle.__name__), arguments
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """Makes the source, and shares it."""

@@ -23,9 +23,18 @@ def make_feed(model, steps=None, class_weight=None, **data):
         Tuple of a `Resident` or `Stream`, and a string: why it is this one.
 
     Raises:
-        ValueError: If there is no row of data.
+        ValueError: If there is no data, or no row of it.
     """
     x = data["x"]
+    if x is None:
+        raise ValueError(
+            checks.message(
+                "`x` must hold the input data",
+                "x=None",
+                "Give arrays, a `tf.data.Dataset`, a generator or a "
+                "`keras.utils.PyDataset`.",
+            )
+        )
     if class_weight is not None and isinstance(x, tf.data.Dataset):
         data["x"] = x.map(_weigher(class_weight), tf.data.AUTOTUNE)
         class_weight = None

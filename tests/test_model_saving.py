@@ -1,0 +1,581 @@
+"""What comes back after saving, loading, copying, and after an interruption."""
+
+import copy
+import dataclasses
+import gc
+import os
+import pickle
+import warnings
+import weakref
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+
+import fastkeras as fk
+from fastkeras import FastModel
+
+P = fk.perf
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+X, Y = draw(40, 3), draw(40, 1, seed=1)
+FIT = {"batch_size": 4, "shuffle": False, "verbose": 0}
+
+
+@keras.saving.register_keras_serializable("fastkeras_tests")
+@dataclasses.dataclass(frozen=True)
+class Damp(P.Feature):
+    """A user's own feature: multiplies the gradients."""
+
+    factor: float = 0.5
+    stage: ClassVar[P.Stage] = P.Stage.CLIP
+
+    def clip(self, gradients, variables, state, ok):
+        return [None if g is None else g * self.factor for g in gradients]
+
+
+@keras.saving.register_keras_serializable("fastkeras_tests")
+class Net(FastModel):
+    def __init__(self, extra=0, **kwargs):
+        super().__init__(**kwargs)
+        self.extra = extra
+        self.top = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.top(x)
+
+    def get_config(self):
+        return {**super().get_config(), "extra": self.extra}
+
+
+@keras.saving.register_keras_serializable("fastkeras_tests")
+class Graph(FastModel):
+    def __init__(self, inputs, outputs, extra=0, **kwargs):
+        super().__init__(inputs, outputs, **kwargs)
+        self.extra = extra
+
+
+@keras.saving.register_keras_serializable("fastkeras_tests")
+class Stock(keras.Model):
+    def __init__(self, extra=0, **kwargs):
+        super().__init__(**kwargs)
+        self.extra = extra
+        self.top = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.top(x)
+
+    def get_config(self):
+        return {**super().get_config(), "extra": self.extra}
+
+
+def functional(base=FastModel, **kwargs):
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(2, name="hidden")(inputs)
+    return base(inputs, keras.layers.Dense(1, name="top")(hidden), **kwargs)
+
+
+def built(model):
+    model(X)
+    return model
+
+
+FORMS = {
+    "functional": functional,
+    "functional subclass": lambda: functional(Graph, extra=3),
+    "subclass": lambda: built(Net(extra=3)),
+    "sequential": lambda: FastModel.from_keras(
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    ),
+    "shared subclass": lambda: FastModel.from_keras(built(Stock(extra=3))),
+}
+
+PERF = {
+    "None": None,
+    "auto": "auto",
+    "accumulate": P.Accumulate(2),
+    "microbatch": P.Microbatch(3),
+    "global norm": P.ClipByGlobalNorm(0.5),
+    "norm": P.ClipByNorm(0.5),
+    "value": P.ClipByValue(0.1),
+    "adaptive": P.AdaptiveClip(0.1),
+    "watch": P.Watch(include="*kernel"),
+    "skip": P.SkipNonFinite(),
+    "float16": P.MixedPrecision(initial_scale=2.0**9, growth_steps=3),
+    "bfloat16": P.MixedPrecision("mixed_bfloat16"),
+    "own": Damp(0.25),
+    "execution": [P.Execution(jit=False, steps_per_launch=2), Damp(0.25)],
+    "together": [
+        P.Accumulate(2),
+        P.Microbatch(3),
+        P.MixedPrecision(initial_scale=2.0**5, growth_steps=2),
+        P.ClipByGlobalNorm(0.5),
+    ],
+}
+
+
+def adam(**kwargs):
+    return keras.optimizers.Adam(0.05, **kwargs)
+
+
+def fit(model, rows=X, targets=Y, **kwargs):
+    return model.fit(rows, targets, **{**FIT, **kwargs})
+
+
+def state(model):
+    """Weights, optimizer, and what the features keep, as flat arrays."""
+    out = [
+        *model.get_weights(),
+        *(v.numpy() for v in model.optimizer.variables),
+    ]
+    for one in model._step.states:
+        out += [v.numpy() for _, v in sorted(one.variables.items())]
+    return out
+
+
+def same(a, b, tolerance=1e-6):
+    assert len(a) == len(b)
+    for first, second in zip(a, b, strict=True):
+        np.testing.assert_allclose(first, second, atol=tolerance)
+
+
+# The whole model.
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_comes_back_with_class_arguments_and_perf(form, tmp_path):
+    perf = [P.Accumulate(2), Damp(0.25)]
+    model = FORMS[form]()
+    model.compile(adam(), "mse", metrics=["mae"], perf=perf)
+    fit(model)
+    path = tmp_path / "model.keras"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.save(path)
+        loaded = keras.saving.load_model(path)
+    assert type(loaded) is type(model) or form == "shared subclass"
+    assert isinstance(loaded, FastModel)
+    assert getattr(loaded, "extra", None) == getattr(model, "extra", None)
+    assert ("subclass" in form) == (getattr(loaded, "extra", 0) == 3)
+    assert loaded.perf == model.perf
+    np.testing.assert_allclose(
+        loaded.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6
+    )
+    same(state(loaded), state(model))
+    fit(loaded)
+    fit(model)
+    same(state(loaded), state(model))
+
+
+SLOW = {"None", "norm", "value", "adaptive", "bfloat16", "microbatch"}
+EACH = [
+    pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in PERF
+]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_ten_steps_saved_and_ten_more_are_twenty(name, tmp_path):
+    def start():
+        keras.utils.set_random_seed(2)
+        model = functional()
+        model.compile(adam(), "mse", perf=PERF[name])
+        return model
+
+    straight = start()
+    fit(straight)
+    fit(straight)
+    model = start()
+    fit(model)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert loaded.perf == model.perf
+    assert loaded.get_layer("hidden").dtype_policy.name == (
+        model.get_layer("hidden").dtype_policy.name
+    )
+    same(state(loaded), state(model))
+    fit(loaded)
+    same(state(loaded), state(straight))
+    updates = 10 if name in ("accumulate", "together") else 20
+    assert int(loaded.optimizer.iterations) == updates
+
+
+def test_a_model_that_forgets_its_slots_is_seen(tmp_path):
+    """The control for the test above."""
+    model = functional()
+    model.compile(adam(), "mse", perf=P.MixedPrecision(growth_steps=3))
+    fit(model)
+    again = functional()
+    again.compile(adam(), "mse", perf=model.perf.features)
+    fit(again, X[:4], Y[:4])
+    again.set_weights(model.get_weights())
+    with pytest.raises(AssertionError):
+        same(state(again), state(model))
+
+
+def test_moving_averages_and_schedules_go_on(tmp_path):
+    def start():
+        keras.utils.set_random_seed(2)
+        model = functional()
+        schedule = keras.optimizers.schedules.CosineDecay(0.1, 12)
+        optimizer = keras.optimizers.AdamW(schedule, use_ema=True)
+        optimizer.ema_overwrite_frequency = None
+        model.compile(optimizer, "mse", perf=P.Accumulate(2))
+        return model
+
+    def epochs(model, count):
+        for _ in range(count):
+            for k in range(0, 40, 8):
+                model.train_on_batch(X[k : k + 8], Y[k : k + 8])
+
+    straight, model = start(), start()
+    epochs(straight, 2)
+    epochs(model, 1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    epochs(loaded, 1)
+    same(state(loaded), state(straight))
+
+
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [
+        ("functional", "clone"),
+        ("functional", "copy"),
+        ("functional", "pickle"),
+        ("functional", "config"),
+        # Keras clones a subclass with further arguments as no subclass at all.
+        ("functional subclass", "copy"),
+        ("functional subclass", "pickle"),
+        ("functional subclass", "config"),
+        ("subclass", "copy"),
+        ("subclass", "pickle"),
+        ("subclass", "clone"),
+        ("shared subclass", "pickle"),
+        ("shared subclass", "copy"),
+    ],
+)
+def test_copies_are_of_the_same_class_and_train(form, how):
+    model = FORMS[form]()
+    perf = [P.ClipByGlobalNorm(0.5), P.SkipNonFinite()]
+    model.compile(adam(), "mse", perf=perf)
+    fit(model)
+    make = {
+        "clone": keras.models.clone_model,
+        "copy": copy.deepcopy,
+        "pickle": lambda m: pickle.loads(pickle.dumps(m)),
+        "config": lambda m: type(m).from_config(m.get_config()),
+    }[how]
+    other = make(model)
+    assert type(other) is type(model) or form == "shared subclass"
+    assert isinstance(other, FastModel)
+    assert getattr(other, "extra", None) == getattr(model, "extra", None)
+    assert other.layers[-1] is not model.layers[-1]
+    if how == "clone":
+        assert other.perf == model.perf
+        fit(other)
+    elif how in ("copy", "pickle"):
+        assert other.perf == model.perf
+        same(state(other), state(model))
+        fit(other)
+        fit(model)
+        same(state(other), state(model))
+    else:
+        other.compile(adam(), "mse", perf=model.perf.features)
+        fit(other)
+
+
+def test_mixed_precision_leaves_no_trace_in_the_layers_of_a_config(tmp_path):
+    model = functional()
+    model.compile(adam(), "mse", perf="mixed_float16")
+    assert model.get_layer("hidden").dtype_policy.name == "mixed_float16"
+    again = FastModel.from_config(model.get_config())
+    assert again.get_layer("hidden").dtype_policy.name == "float32"
+    assert model.get_layer("hidden").dtype_policy.name == "mixed_float16"
+
+
+# `compile` again.
+
+
+def test_a_bare_compile_keeps_perf_and_an_explicit_one_replaces_it():
+    model = functional()
+    model.compile(adam(), "mse", perf="mixed_bfloat16")
+    fit(model)
+    before = state(model)
+    optimizer = model.optimizer
+    model.compile()
+    assert model.perf.features == (P.MixedPrecision("mixed_bfloat16"),)
+    assert model.optimizer is optimizer
+    same(state(model), before)
+    model.compile(adam(), "mse")
+    assert model.perf.features == (P.MixedPrecision("mixed_bfloat16"),)
+    model.compile(adam(), "mse", perf=P.ClipByValue(1.0))
+    assert model.perf.features == (P.ClipByValue(1.0),)
+    assert model.get_layer("hidden").dtype_policy.name == "float32"
+    model.compile(adam(), "mse", perf=None)
+    assert model.perf.is_keras
+    fit(model)
+
+
+# Weights alone.
+
+
+def weights_file(model, path):
+    model.save_weights(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["auto", "accumulate", "float16", "together"])
+def test_weights_go_to_a_stock_model_and_back(name, tmp_path):
+    ours = functional()
+    ours.compile(adam(), "mse", perf=PERF[name])
+    fit(ours)
+    stock = functional(keras.Model)
+    stock.compile(adam(), "mse")
+    fit(stock, X[:4], Y[:4])
+    path = weights_file(ours, tmp_path / "ours.weights.h5")
+    stock.load_weights(path)
+    same(stock.get_weights(), ours.get_weights())
+    same(
+        [v.numpy() for v in stock.optimizer.variables],
+        [v.numpy() for v in ours.optimizer.variables],
+    )
+    fit(stock)
+    back = weights_file(stock, tmp_path / "stock.weights.h5")
+    scale = [v.numpy() for s in ours._step.states for v in s.variables.values()]
+    ours.load_weights(back)
+    same(ours.get_weights(), stock.get_weights())
+    same(
+        [v.numpy() for v in stock.optimizer.variables],
+        [v.numpy() for v in ours.optimizer.variables],
+    )
+    same(
+        [v.numpy() for s in ours._step.states for v in s.variables.values()],
+        scale,
+    )
+    fit(ours)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (P.Accumulate(4), "auto"),
+        ("auto", P.Accumulate(4)),
+        (P.MixedPrecision(), "auto"),
+        ("auto", P.MixedPrecision()),
+        (P.MixedPrecision(), P.ClipByValue(1.0)),
+        ([P.Accumulate(4), P.MixedPrecision()], P.MixedPrecision()),
+    ],
+    ids=str,
+)
+def test_weights_go_from_one_plan_to_another(first, second, tmp_path):
+    models = []
+    for perf in (first, second):
+        model = functional()
+        model.compile(adam(), "mse", perf=perf)
+        fit(model)
+        models.append(model)
+    a, b = models
+    b.load_weights(weights_file(a, tmp_path / "a.weights.h5"))
+    same(b.get_weights(), a.get_weights())
+    same(
+        [v.numpy() for v in a.optimizer.variables],
+        [v.numpy() for v in b.optimizer.variables],
+    )
+    fit(b)
+
+
+# Callbacks that save.
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAt(keras.callbacks.Callback):
+    def __init__(self, epoch, batch=None):
+        super().__init__()
+        self.when = epoch, batch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        if self.when == (epoch, None):
+            raise Stop
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.when == (self.epoch, batch):
+            raise Stop
+
+
+@pytest.mark.parametrize("name", ["auto", "together"])
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_checkpoint_of_the_best_epoch(name, weights, tmp_path):
+    path = str(tmp_path / ("m.weights.h5" if weights else "m.keras"))
+    model = functional()
+    model.compile(adam(), "mse", perf=PERF[name])
+    best = keras.callbacks.ModelCheckpoint(
+        path, "loss", save_best_only=True, save_weights_only=weights
+    )
+    fit(model, epochs=2, callbacks=[best])
+    if weights:
+        other = functional()
+        other.compile(adam(), "mse", perf=PERF[name])
+        other.load_weights(path)
+    else:
+        other = keras.saving.load_model(path)
+    same(other.get_weights(), model.get_weights())
+
+
+@pytest.mark.parametrize(
+    ("perf", "steps", "freq", "saved"),
+    [
+        ("auto", 16, 16, [16, 32]),
+        ("auto", 1, 16, [16, 32]),
+        (P.Accumulate(4), 1, 16, [16, 32]),
+        (P.Accumulate(4), 8, 16, [16, 32]),
+        (P.Execution(steps_per_launch=16), 1, 16, [16, 32]),
+        ("auto", 1, 10, [10, 20, 30]),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_every_so_many_batches(perf, steps, freq, saved, tmp_path):
+    x, y = draw(32, 3), draw(32, 1)
+    model = functional()
+    model.compile("sgd", "mse", steps_per_execution=steps, perf=perf)
+    path = str(tmp_path / "{batch:02d}.weights.h5")
+    save = keras.callbacks.ModelCheckpoint(
+        path, save_weights_only=True, save_freq=freq
+    )
+    fit(model, x, y, batch_size=1, callbacks=[save])
+    names = sorted(os.listdir(tmp_path))
+    assert names == [f"{n:02d}.weights.h5" for n in saved]
+
+
+def test_a_checkpoint_of_an_unbuilt_model_says_to_build_it(tmp_path):
+    model = Net()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="(?i)build"):
+        model.load_weights(
+            weights_file(functional(), tmp_path / "m.weights.h5")
+        )
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "b")
+    with pytest.raises(ValueError, match="(?i)buil"):
+        fit(compiled_net(), callbacks=[backup])
+
+
+def compiled_net():
+    model = Net()
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("name", ["auto", "accumulate", "float16", "together"])
+@pytest.mark.parametrize("freq", ["epoch", 4])
+def test_an_interrupted_training_goes_on_from_its_backup(name, freq, tmp_path):
+    def start():
+        keras.utils.set_random_seed(2)
+        model = functional()
+        model.compile(adam(), "mse", perf=PERF[name])
+        return model
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "b", save_freq=freq)
+
+    straight = start()
+    fit(straight, epochs=3)
+    with pytest.raises(Stop):
+        fit(start(), epochs=3, callbacks=[backup(), StopsAt(2)])
+    model = start()
+    history = fit(model, epochs=3, callbacks=[backup()])
+    assert not (tmp_path / "b").exists()
+    if freq == "epoch":
+        assert history.epoch == [2]
+        same(state(model), state(straight))
+    else:
+        # The last backup is of batch 8 of the second epoch.
+        assert history.epoch in ([1, 2], [2])
+        assert np.isfinite(history.history["loss"]).all()
+
+
+def test_the_bar_shows_the_batches_of_an_epoch_after_a_restore(
+    tmp_path, capsys
+):
+    def start():
+        model = functional()
+        model.compile(adam(), "mse")
+        return model
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(tmp_path / "b")
+
+    with pytest.raises(Stop):
+        fit(start(), epochs=3, callbacks=[backup(), StopsAt(2)])
+    capsys.readouterr()
+    model = start()
+    fit(model, epochs=3, callbacks=[backup()], verbose=1)
+    text = capsys.readouterr().out
+    assert "10/10" in text
+    assert "Epoch 3/3" in text and "Epoch 2/3" not in text
+    assert int(model.optimizer.iterations) == 30
+
+
+def test_a_guard_leaves_the_backup_in_place(tmp_path):
+    y = Y.copy()
+    y[20] = np.nan
+    model = functional()
+    model.compile(adam(), "mse")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "b", save_freq=2)
+    guard = keras.callbacks.TerminateOnNaN(raise_error=True)
+    with pytest.raises(RuntimeError):
+        fit(model, targets=y, callbacks=[guard, backup])
+    assert (tmp_path / "b" / "latest.weights.h5").exists()
+    again = functional()
+    again.compile(adam(), "mse")
+    fit(again, callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "b")])
+    assert np.isfinite(again.get_weights()[0]).all()
+
+
+# Nothing is kept.
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_model_is_collected(name):
+    def live():
+        model = functional()
+        model.compile(adam(), "mse", metrics=["mae"], perf=PERF[name])
+        fit(model, X[:8], Y[:8])
+        model.evaluate(X[:8], Y[:8], verbose=0)
+        model.predict(X[:8], verbose=0)
+        return weakref.ref(model), weakref.ref(model.optimizer)
+
+    refs = live()
+    keras.backend.clear_session()
+    gc.collect()
+    assert [r() for r in refs] == [None, None]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_of_each_form_is_collected(form):
+    def live():
+        model = FORMS[form]()
+        model.compile(adam(), "mse")
+        fit(model, X[:8], Y[:8], validation_data=(X[:4], Y[:4]))
+        return weakref.ref(model)
+
+    ref = live()
+    keras.backend.clear_session()
+    gc.collect()
+    assert ref() is None
+
+
+def test_a_model_that_is_held_is_not_collected():
+    """The control."""
+    model = functional()
+    ref = weakref.ref(model)
+    gc.collect()
+    assert ref() is model
