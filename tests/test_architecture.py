@@ -31,6 +31,7 @@ LAYERS = {
     "export": 6,
     "__init__": 7,
     "cli": 7,
+    "__main__": 8,
 }
 
 MOST_LINES = 300
