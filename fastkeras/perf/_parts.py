@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from fastkeras._lib import checks
 from fastkeras._lib.private import tree
 
 
@@ -90,8 +91,12 @@ def slices(batch, size):
     Returns:
         List of `Run`. With n known while tracing: the full slices, then the
         rest. With n unknown: one run whose last slice is cut short.
+
+    Raises:
+        TypeError: If a tensor is ragged or sparse.
     """
     leaves = [t for t in tree.flatten(batch) if t is not None]
+    _check_dense(leaves)
     rows = leaves[0].shape[0] if leaves[0].shape.rank else None
     if rows is None:
         return [_unknown_slices(batch, rows_of(batch), size)]
@@ -110,6 +115,19 @@ def slices(batch, size):
     if rest:
         out.append(single(_map(lambda t: t[full * size :], batch)))
     return out or [single(batch)]
+
+
+def _check_dense(leaves):
+    for tensor in leaves:
+        if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
+            raise TypeError(
+                checks.message(
+                    "A batch that is cut into slices must hold dense tensors",
+                    f"a {type(tensor).__name__}",
+                    "Make it dense in the dataset, or use `Accumulate` with "
+                    "smaller batches.",
+                )
+            )
 
 
 def _inner_shape(tensor):

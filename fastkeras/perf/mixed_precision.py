@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib.warn import warn
 from fastkeras.perf import _gradients
 from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
@@ -107,6 +108,16 @@ class MixedPrecision(Feature):
         """Float16 alone overflows where float32 does not."""
         return self.policy == "mixed_float16"
 
+    def check(self, model, optimizer):
+        heads = _output_layers(model)
+        inner = [x for x in private.flat_layers(model) if x is not model]
+        if not any(_is_changeable(x, model) and x not in heads for x in inner):
+            warn(
+                f"No layer of {model.name!r} will run in half precision: it "
+                "has none yet, or only such as must stay float32. Build a "
+                "model that makes its layers late before you compile it."
+            )
+
     def install(self, model):
         return _set_policies(model, self.policy)
 
@@ -167,13 +178,11 @@ def _set_policies(model, policy):
     with a mixed policy, a float32 layer was meant to be one.
     """
     heads = _output_layers(model)
-    mixed = model.dtype_policy.name in _POLICIES
-    changeable = _POLICIES if mixed else ("float32", *_POLICIES)
     before = []
     for layer in private.flat_layers(model):
         old = layer.dtype_policy
         new = "float32" if layer in heads else policy
-        if layer is model or old.name not in changeable:
+        if layer is model or not _is_changeable(layer, model):
             continue
         if old.name != new:
             before.append((weakref.ref(layer), old))
@@ -185,6 +194,12 @@ def _set_policies(model, policy):
                 ref().dtype_policy = old
 
     return undo
+
+
+def _is_changeable(layer, model):
+    mixed = model.dtype_policy.name in _POLICIES
+    names = _POLICIES if mixed else ("float32", *_POLICIES)
+    return layer.dtype_policy.name in names
 
 
 def _output_layers(model):

@@ -123,7 +123,7 @@ class Watch(Feature):
 def _entries(value, field):
     if value is None:
         return ()
-    if isinstance(value, (str, keras.Layer)) or callable(value):
+    if not isinstance(value, (list, tuple)):
         value = [value]
     out = []
     for entry in value:

@@ -282,6 +282,38 @@ def test_four_steps_in_one_execution_give_the_same(name, graph_runs):
     assert _tools.logs_difference(right, logs) < tolerance
 
 
+class Subclass(fk.FastModel):
+    """Not built before the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden_0 = keras.layers.Dense(5, "tanh", name="hidden_0")
+        self.head = keras.layers.Dense(3, "softmax", name="head")
+
+    def call(self, x):
+        return self.head(self.hidden_0(x))
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_model_that_is_not_built_trains_the_same(name):
+    runs = []
+    for built in (True, False):
+        keras.utils.set_random_seed(6)
+        model = Subclass()
+        if built:
+            model.build((None, 4))
+        model.compile(
+            optimizer(),
+            "sparse_categorical_crossentropy",
+            perf=SETTINGS[name].feature,
+        )
+        assert model.built is built
+        runs.append((model, fit(model)))
+    (first, right), (second, logs) = runs
+    assert _tools.difference(first, second) < SETTINGS[name].tolerance
+    assert _tools.logs_difference(right, logs) < SETTINGS[name].tolerance
+
+
 # Saved and loaded.
 
 

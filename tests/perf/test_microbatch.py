@@ -164,6 +164,44 @@ def test_two_slices_stay_sparse():
 
 
 @pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda x: tf.RaggedTensor.from_tensor(x, padding=0), "RaggedTensor"),
+        (tf.sparse.from_dense, "SparseTensor"),
+    ],
+)
+def test_ragged_and_sparse_batches_are_refused(make, name):
+    class Summed(fk.FastModel):
+        def __init__(self):
+            super().__init__()
+            self.head = keras.layers.Dense(1)
+
+        def call(self, x):
+            if isinstance(x, tf.RaggedTensor):
+                x = x.to_tensor(shape=(None, 2))
+            if isinstance(x, tf.SparseTensor):
+                x = tf.sparse.to_dense(x)
+            return self.head(tf.reshape(x, (-1, 2)))
+
+    x = make(tf.constant([[1.0, 2], [3, 0], [4, 0]]))
+    data = tf.data.Dataset.from_tensors((x, tf.ones((3, 1))))
+    model = Summed()
+    model.compile("sgd", "mse", perf="auto")
+    fit(model, data)
+    model.compile("sgd", "mse", perf=Microbatch(2))
+    with pytest.raises(TypeError) as error:
+        fit(model, data)
+    assert str(error.value) == (
+        "A batch that is cut into slices must hold dense tensors. Received: a "
+        f"{name}. Make it dense in the dataset, or use `Accumulate` with "
+        "smaller batches."
+    )
+    # Whole batches are no trouble.
+    model.compile("sgd", "mse", perf=perf.Accumulate(2))
+    assert np.isfinite(fit(model, data.repeat(3))["loss"]).all()
+
+
+@pytest.mark.parametrize(
     ("size", "error", "text"),
     [
         (0, ValueError, "`size` must be >= 1. Received: size=0."),

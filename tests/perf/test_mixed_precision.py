@@ -1,5 +1,7 @@
 """Half precision: policies, the loss scale, and what is left out."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -129,6 +131,31 @@ def test_a_subclassed_model_gives_float32():
     assert model.predict(x, verbose=0)["y"].dtype == np.float32
     model.compile("sgd", {"y": "mse"}, perf="auto")
     assert model.head.dtype_policy.name == "float32"
+
+
+class Late(fk.FastModel):
+    """Makes its layers when it is built."""
+
+    def build(self, shape):
+        self.hidden = keras.layers.Dense(5)
+        self.hidden.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return self.hidden(x)
+
+
+def test_a_model_that_has_no_layer_yet_is_told():
+    model = Late(name="late")
+    text = "No layer of 'late' will run in half precision"
+    with pytest.warns(UserWarning, match=text) as seen:
+        model.compile("sgd", "mse", perf="mixed_float16")
+    assert seen[0].filename == __file__
+    model.build((None, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.compile("sgd", "mse", perf="mixed_float16")
+    assert model.hidden.compute_dtype == "float16"
 
 
 # The scale changes nothing.
