@@ -253,3 +253,14 @@ def without_retrace_warning(function):
     """
     function._omit_frequent_tracing_warning = True
     return function
+
+
+def metrics_are_plain(model):
+    """Whether resetting the metrics does nothing but assign variables."""
+    classes = [type(m) for m in model.metrics]
+    for metric in model.metrics:
+        classes += map(type, getattr(metric, "metrics", []))
+    ours = type(model).reset_metrics.__module__.startswith("fastkeras.")
+    return ours and all(
+        c.__module__.startswith(("keras.", "fastkeras.")) for c in classes
+    )

@@ -7,6 +7,7 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _launch
+from fastkeras.engine import _parity
 from fastkeras.engine import _report
 from fastkeras.engine import _tiers
 from fastkeras.engine._launch import Rows
@@ -33,6 +34,7 @@ class StepFunction:
         self._checked = False
         self._functions = {}
         self._pilots = {}
+        self._reset = None
         self.ledger = Ledger()
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
         self.fixed = _tiers.fixed_step(model)
@@ -90,15 +92,35 @@ class StepFunction:
     def _steps(self, tier, feed, launch):
         if tier in _launch.LOOPS:
             tier = self.fixed
-        data = (
-            feed.batches(launch, self._window)
-            if isinstance(launch, Rows)
-            else launch.data
-        )
         logs = None
+        if isinstance(launch, Rows) and not self.eager:
+            end = launch.start + launch.batches
+            for k in range(launch.start, end, self._window):
+                logs = self._row(tier, feed, k)
+            return logs
+        data = launch.data
+        if isinstance(launch, Rows):
+            data = feed.batches(launch, self._window)
         for one in data:
             logs = self._one(tier, one)
         return logs
+
+    def _row(self, tier, feed, start):
+        """Runs one step of a resident feed."""
+        name = f"{self._name} ({tier}, resident)"
+        jit = tier == "xla-step"
+        if name not in self._functions:
+            self._functions[name] = _launch.rows_function(
+                self._step, feed.batch_size, self._window, jit
+            )
+        return self.ledger.call(
+            name,
+            self._functions[name],
+            jit,
+            feed.data,
+            feed.order,
+            tf.constant(start),
+        )
 
     def _one(self, tier, data):
         data = _without_optionals(data)
@@ -139,11 +161,22 @@ class StepFunction:
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if self.fixed == "xla-step" or pilot.tier == tier:
                 raise
-            del self._functions[tier]
-            pilot.drop(tier, f"it does not compile: {_first_line(error)}")
-            return pilot.tier
+            return self._drop(pilot, tier, f"does not compile: {_line(error)}")
         pilot.cost[tier] = time.perf_counter() - start
+        if tier == "xla-loop" and self.fixed == "graph-step" and feed.full:
+            parting = _parity.parting(
+                self._model,
+                lambda: self._loop(tier, feed, 0, 1),
+                lambda: self._row("graph-step", feed, 0),
+            )
+            if parting:
+                return self._drop(pilot, tier, parting)
         return tier
+
+    def _drop(self, pilot, tier, reason):
+        del self._functions[tier]
+        pilot.drop(tier, reason)
+        return pilot.tier
 
     @property
     def _window(self):
@@ -159,6 +192,17 @@ class StepFunction:
         traces = loops or [e.seconds for e in self.ledger.entries] or [0.5]
         factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
         return factor * min(traces)
+
+    def reset_metrics(self):
+        """Resets the metrics in one call, once they are built."""
+        model = self._model
+        if self._reset is None:
+            self._reset = False
+            if not self.eager and private.metrics_are_plain(model):
+                self._reset = _launch.quiet(model.reset_metrics)
+        elif self._reset:
+            return self._reset()
+        return model.reset_metrics()
 
     # For the report.
 
@@ -199,7 +243,7 @@ class StepFunction:
             )
 
 
-def _first_line(error):
+def _line(error):
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

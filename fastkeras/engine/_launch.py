@@ -81,13 +81,17 @@ def step_function(strategy, step, jit, relax=True):
     Returns:
         A `tf.function` of one batch.
     """
+    return quiet(
+        lambda data: one_step(strategy, step, data, jit),
+        reduce_retracing=relax,
+        jit_compile=jit,
+    )
+
+
+def quiet(function, **options):
+    """A `tf.function` without TensorFlow's own guess at retraces."""
     return private.without_retrace_warning(
-        tf.function(
-            lambda data: one_step(strategy, step, data, jit),
-            reduce_retracing=relax,
-            jit_compile=jit,
-            autograph=False,
-        )
+        tf.function(function, autograph=False, **options)
     )
 
 
@@ -106,6 +110,46 @@ def _mean_over_replicas(strategy, value):
     return tf.reduce_mean(strategy.experimental_local_results(value), axis=0)
 
 
+def _batch(data, order, first, size):
+    """The batch whose rows stand at `first` of the permutation."""
+    rows = tf.slice(order, [first], [size])
+    return private.tree.map_structure(
+        lambda a: None if a is None else tf.gather(a, rows), data
+    )
+
+
+def rows_function(step, batch_size, window, jit):
+    """Compiles one step on resident data.
+
+    Args:
+        step: Function of one batch (or window) to a dict of logs.
+        batch_size: Integer, rows of a batch.
+        window: Integer, batches in an update.
+        jit: Bool, whether XLA compiles the step.
+
+    Returns:
+        A `tf.function` of data, permutation and first batch (scalar int32
+        tensor); it returns the logs.
+    """
+
+    def compute(data):
+        with philox(jit):
+            return step(data)
+
+    if jit:
+        # Rows are gathered outside: see `loop_function`.
+        compute = quiet(compute, jit_compile=True)
+
+    def launch(data, order, start):
+        batches = tuple(
+            _batch(data, order, (start + k) * batch_size, batch_size)
+            for k in range(window)
+        )
+        return compute(Window(batches) if window > 1 else batches[0])
+
+    return quiet(launch)
+
+
 def loop_function(step, batch_size, window, jit):
     """Compiles a loop of N steps over resident data.
 
@@ -122,10 +166,7 @@ def loop_function(step, batch_size, window, jit):
     """
 
     def batch(data, order, k):
-        rows = tf.slice(order, [k * batch_size], [batch_size])
-        return private.tree.map_structure(
-            lambda a: None if a is None else tf.gather(a, rows), data
-        )
+        return _batch(data, order, k * batch_size, batch_size)
 
     def one(data, order, first):
         if window == 1:
@@ -151,12 +192,11 @@ def loop_function(step, batch_size, window, jit):
         )
         return logs
 
-    quiet = private.without_retrace_warning
-    compiled = quiet(tf.function(loop, jit_compile=jit, autograph=False))
+    compiled = quiet(loop, jit_compile=jit)
 
     def launch(data, order, start, count):
         # Rolled out here: XLA takes `start` for a constant in some models (an
         # LSTM), and would compile the loop again for each new value.
         return compiled(data, tf.roll(order, -start * batch_size, 0), count)
 
-    return quiet(tf.function(launch, autograph=False))
+    return quiet(launch)

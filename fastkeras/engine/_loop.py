@@ -110,7 +110,8 @@ def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
 @in_epoch
 def _train_epoch(model, feed, callbacks, epoch, epochs):
     """Runs one epoch; returns its logs."""
-    model.reset_metrics()
+    model.make_train_function()
+    model.train_function.reset_metrics()
     callbacks.on_epoch_begin(epoch)
     plan = model.perf
     every_batch = not all(map(is_lazy, callbacks.callbacks))
@@ -184,7 +185,8 @@ def evaluate(
     model.stop_evaluating = False
     callbacks.on_test_begin()
     logs = {}
-    model.reset_metrics()
+    model.make_test_function()
+    model.test_function.reset_metrics()
     # Every validation sees the same batches, also of endless data.
     feed.rewind()
     feed.begin()
