@@ -131,12 +131,14 @@ class Step:
         gradients, variables = _apply.with_gradient(
             update.gradients, variables, self._told
         )
-        if self._whole():
+        # Also one replica of a strategy: its optimizer merges the replicas,
+        # which no condition may hold.
+        if tf.distribute.has_strategy() and not self.plan.is_keras:
+            _apply.across(model.optimizer, gradients, variables, update.ok)
+        else:
             _apply.guarded(
                 update.ok, lambda: model.optimizer.apply(gradients, variables)
             )
-        else:
-            _apply.across(model.optimizer, gradients, variables, update.ok)
         for feature, state in self._pairs:
             feature.settle(state, update.ok)
 
