@@ -1,0 +1,161 @@
+"""OneDeviceStrategy, and what needs a process of its own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fastkeras import perf
+from tests.distribute import _same
+
+slow = pytest.mark.slow
+ROOT = pathlib.Path(__file__).parents[2]
+ALL = [
+    perf.Accumulate(2),
+    perf.Microbatch(3),
+    perf.Watch(exclude="*/bias"),
+    perf.SkipNonFinite(),
+    perf.ClipByGlobalNorm(0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    return tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param("auto", id="auto", marks=slow),
+        pytest.param(ALL, id="all"),
+        pytest.param(perf.Accumulate(3), id="accumulate", marks=slow),
+        pytest.param(perf.ClipByNorm(0.3), id="norm", marks=slow),
+        pytest.param(perf.ClipByValue(0.1), id="value", marks=slow),
+        pytest.param(perf.AdaptiveClip(0.5), id="adaptive", marks=slow),
+        pytest.param(perf.Microbatch(3), id="microbatch", marks=slow),
+        pytest.param(perf.SkipNonFinite(), id="skip", marks=slow),
+    ],
+)
+@pytest.mark.parametrize(
+    "optimizer", [_same.adam, pytest.param(_same.sgd, marks=slow)]
+)
+def test_a_feature_equals_no_strategy(strategy, plan, optimizer):
+    none, one = (
+        _same.trained(s, plan, optimizer=optimizer, validation_split=0.2)
+        for s in (None, strategy)
+    )
+    _same.check_same(none, one)
+    assert _same.gap(one.weights, _same.mlp().weights) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_float16", pytest.param("mixed_bfloat16", marks=slow)],
+)
+def test_mixed_precision_equals_no_strategy(strategy, policy):
+    plan = [perf.Accumulate(2), perf.MixedPrecision(policy, 256.0)]
+    none, one = (_same.trained(s, plan) for s in (None, strategy))
+    _same.check_same(none, one, 1e-3, 1e-3)
+
+
+@slow
+def test_schedules_and_averages_under_a_guard(strategy):
+    def optimizer():
+        return keras.optimizers.AdamW(
+            keras.optimizers.schedules.CosineDecay(0.05, 8),
+            weight_decay=0.1,
+            epsilon=1e-3,
+            use_ema=True,
+            ema_momentum=0.8,
+            ema_overwrite_frequency=3,
+        )
+
+    plan = [perf.Accumulate(2), perf.SkipNonFinite()]
+    x, y = _same.data()
+    x[12, 1] = np.inf
+    none, one = (
+        _same.trained(s, plan, optimizer=optimizer, xy=(x, y))
+        for s in (None, strategy)
+    )
+    _same.check_same(none, one)
+    assert one.history["skipped_steps"] == [1, 1]
+
+
+@pytest.mark.parametrize("plan", [[perf.SkipNonFinite()], ["mixed_float16"]])
+def test_the_loss_of_a_skipped_batch_does_not_count(strategy, plan):
+    x, y = _same.data()
+    y[12] = np.inf
+    result = _same.trained(strategy, plan, xy=(x, y), epochs=1)
+    assert result.history["skipped_steps"][0] >= 1
+    assert np.isfinite(result.history["loss"][0])
+    # The control: Keras's loss of that epoch is infinite.
+    stock = _same.trained(
+        strategy, "keras", lambda: _same.mlp(keras.Model), xy=(x, y), epochs=1
+    )
+    assert not np.isfinite(stock.history["loss"][0])
+
+
+@slow
+def test_save_load_evaluate_predict(strategy, tmp_path):
+    whole = _same.trained(strategy, ALL, optimizer=_same.adam, epochs=2)
+    half = _same.trained(strategy, ALL, optimizer=_same.adam, epochs=1)
+    half.model.save(tmp_path / "m.keras")
+    with strategy.scope():
+        loaded = keras.saving.load_model(tmp_path / "m.keras")
+    x, y = _same.data()
+    loaded.fit(x, y, 8, shuffle=False, verbose=0)
+    assert _same.gap(whole.weights, loaded.get_weights()) <= 1e-6
+    np.testing.assert_allclose(
+        loaded.predict(x, 8, verbose=0), loaded(x), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        loaded.evaluate(x, y, 8, verbose=0),
+        np.mean(np.square(y - loaded(x))),
+        1e-5,
+    )
+
+
+@slow
+def test_xla_is_allowed_on_one_device(strategy):
+    none, one = (
+        _same.trained(s, "auto", compiled={"jit_compile": True}, epochs=1)
+        for s in (None, strategy)
+    )
+    _same.check_same(none, one)
+
+
+def run(script, *arguments, timeout=120):
+    """Starts a script of this folder in a new process; its last line."""
+    process = start(script, *arguments)
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, err[-2000:]
+    return json.loads(out.strip().splitlines()[-1])
+
+
+def start(script, *arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, str(pathlib.Path(__file__).parent / script)]
+        + list(arguments),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@slow
+def test_determinism_mixed_precision_and_a_sum_in_call():
+    one, two, again = (
+        run("_deterministic.py", devices)
+        for devices in ("CPU:0", "CPU:0,CPU:1", "CPU:0,CPU:1")
+    )
+    assert two == again
+    assert _same.gap(one, two) < 1e-3
