@@ -24,7 +24,8 @@ KEYS = (
 )
 #: A row: sides with their times, and what follows from them. A side is a dict
 #: of options, times (seconds per `per`, one a turn), median, lower, upper, n
-#: and loss (of its first epoch); `ratio` is its time over FastModel's, turn by turn.
+#: and loss (of its first epoch); `ratio` is its time over FastModel's, turn by
+#: turn. `fast` has tier, settled, choices, compile_seconds and report too.
 ROW_KEYS = (
     "name",
     "title",

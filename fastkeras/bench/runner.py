@@ -22,6 +22,7 @@ from fastkeras.bench.results import blank
 from fastkeras.bench.rows import ROWS
 from fastkeras.bench.rows import SUITES
 from fastkeras.bench.schedule import Schedule
+from fastkeras.bench.schedule import fair_share
 from fastkeras.bench.sides import Side
 from fastkeras.model import FastModel
 
@@ -98,11 +99,13 @@ def run(
     jax = None if no_jax or not chosen else jax_client.Jax(jax_python)
     report = _header(suite, seconds, quick)
     report["jax"] = {"left_out": no_jax, "versions": jax and jax.versions}
+    watch = measure.Stopwatch(measure.Clock())
     try:
-        for number, row in enumerate(chosen, 1):
-            place = f"[{number}/{len(chosen)}] {row.name}"
+        for done, row in enumerate(chosen):
+            place = f"[{done + 1}/{len(chosen)}] {row.name}"
+            now = fair_share(seconds, len(chosen), done, watch.seconds)
             report["rows"].append(
-                _measured(row, jax, seconds, quick, _prefixed(say, place))
+                _measured(row, jax, now, quick, _prefixed(say, place))
             )
     except KeyboardInterrupt:
         report["interrupted"] = True

@@ -12,6 +12,7 @@ Example:
 """
 
 import collections
+import statistics
 
 from fastkeras.bench import results
 from fastkeras.bench.jax_client import JaxError
@@ -24,7 +25,11 @@ WARM = 0.35
 SEARCH = 1.25
 #: More time for a row that JAX is measured in too.
 JAX_SHARE = 0.4
+#: Rows may take so many times their time on average; those of a bench that is
+#: late are cut, but not below this share.
+OVERRUN, LEAST_SHARE = 2.5, 0.2
 LEAST_TURNS, MOST_TURNS = 3, 15
+_BEST = {"best_stock": "stock", "jax_best": "jax"}
 
 
 def order(names, turn):
@@ -43,6 +48,33 @@ def order(names, turn):
     ['c', 'b', 'a']
     """
     return list(names) if turn % 2 == 0 else list(reversed(names))
+
+
+def fair_share(seconds, rows, done, elapsed):
+    """The time of the next row, so that all rows end about when they should.
+
+    A row may take more than its time: what has to be compiled is compiled.
+    Rows that come after such rows have less.
+
+    Args:
+        seconds: Float, the time of a row that was asked for.
+        rows: Integer, how many rows there are.
+        done: Integer, how many have been measured.
+        elapsed: Float, seconds that they took.
+
+    Returns:
+        Float.
+
+    Example:
+
+    >>> fair_share(20.0, rows=4, done=2, elapsed=60.0)
+    20.0
+    >>> fair_share(20.0, rows=4, done=2, elapsed=150.0)
+    10.0
+    """
+    left = OVERRUN * seconds * rows - elapsed
+    share = left / (OVERRUN * (rows - done))
+    return max(LEAST_SHARE * seconds, min(seconds, share))
 
 
 class Schedule:
@@ -81,6 +113,7 @@ class Schedule:
         self._say = say or (lambda text: None)
         self._gpu = gpu
         self._search = search
+        self._early = {}
         self._first = collections.defaultdict(list)
         self._sides = {}
 
@@ -105,6 +138,8 @@ class Schedule:
         for kind in ("stock", "fast"):
             side = self._sides[kind] = self._make(kind, {})
             self._first[kind].append(side.first())
+        # What the engine had done by then explains that time.
+        self._early = self._sides["fast"].describe()
         if self._search and not self._is_over(SECOND_PAIR):
             # In the other order: what comes second may find things ready.
             for kind in ("fast", "stock"):
@@ -176,7 +211,25 @@ class Schedule:
         if floor is not None:
             self._sides["floor"] = floor
 
+    def _settle_best(self, times):
+        """The default is the best where the search's choice did not last."""
+        for best, default in _BEST.items():
+            if default not in times:
+                continue
+            if best in times and statistics.median(
+                times[best]
+            ) >= statistics.median(times[default]):
+                del self._sides[best]
+                self.record["notes"].append(
+                    f"{best}: the search chose other settings by one turn; "
+                    "in all turns the default was faster"
+                )
+            if best not in self._sides:
+                times[best] = times[default]
+
     def _take_turns(self):
+        # The others have had a turn in their search; FastModel has not.
+        self._sides["fast"].turn()
         times = collections.defaultdict(list)
         for turn in range(MOST_TURNS):
             if turn >= LEAST_TURNS and self._is_over(1.0):
@@ -184,18 +237,19 @@ class Schedule:
             self._say(f"turn {turn + 1}")
             for name in order(list(self._sides), turn):
                 times[name].append(self._sides[name].turn())
-        # Where the default is the best setting, it is measured once.
-        for best, default in (("best_stock", "stock"), ("jax_best", "jax")):
-            if default in times and best not in times:
-                times[best] = times[default]
+        self._settle_best(times)
         for name, side in self._sides.items():
             self.record[name] = {
                 "options": side.options,
                 "loss": side.loss,
                 **side.describe(),
             }
-        for best, default in (("best_stock", "stock"), ("jax_best", "jax")):
-            if best not in self._sides and default in self._sides:
+        for best, default in _BEST.items():
+            if default in self._sides and best not in self._sides:
                 self.record[best] = dict(self.record[default])
         results.fill(self.record, times, self._first)
+        self.record["first_epoch"]["fast_did"] = {
+            name: self._early.get(name)
+            for name in ("tier", "choices", "compile_seconds")
+        }
         self.record["seconds"] = self._clock.now() - self._start

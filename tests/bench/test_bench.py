@@ -22,6 +22,7 @@ from fastkeras.bench import tables
 from fastkeras.bench.schedule import LEAST_TURNS
 from fastkeras.bench.schedule import MOST_TURNS
 from fastkeras.bench.schedule import Schedule
+from fastkeras.bench.schedule import fair_share
 from fastkeras.bench.schedule import order
 
 # Made-up sides: what each takes for a step, by kind and options.
@@ -165,6 +166,25 @@ def test_the_default_is_the_best_setting_where_nothing_beats_it(monkeypatch):
     assert "0.10x stock `fit`" in tables.table(report_of(record))
 
 
+def test_a_choice_of_the_search_that_does_not_last_gives_way():
+    # Once 12 things have been run, the search is over.
+    clock, log = measure.ManualClock(), []
+
+    def make(kind, options):
+        tires = kind == "stock" and options
+        return MadeUp(
+            kind,
+            options,
+            clock,
+            log,
+            lambda now: 10.0 if tires and len(log) > 12 else 1.0,
+        )
+
+    record = Schedule(rows.ROWS["mlp"], make, 60.0, clock).run()
+    assert record["best_stock"] == record["stock"]
+    assert any("by one turn" in note for note in record["notes"])
+
+
 # The schedule.
 
 
@@ -198,6 +218,20 @@ def test_a_short_time_cuts_turns_and_search_but_not_below_the_least():
     assert len(record["fast"]["times"]) == MOST_TURNS
     assert len(record["candidates"]) == 4
     assert record["notes"] == []
+
+
+def test_rows_of_a_bench_that_is_late_have_less_time():
+    assert fair_share(20.0, rows=13, done=0, elapsed=0.0) == 20.0
+    assert fair_share(20.0, rows=13, done=12, elapsed=600.0) == 20.0
+    # All rows so far took four times their time.
+    late = fair_share(20.0, rows=13, done=6, elapsed=480.0)
+    assert 4.0 < late < 20.0
+    assert fair_share(20.0, rows=13, done=12, elapsed=1e4) == 4.0
+    # A bench whose rows all take 2.5 times what they are given ends in time.
+    elapsed = 0.0
+    for done in range(13):
+        elapsed += 2.5 * fair_share(20.0, 13, done, elapsed)
+    assert elapsed < 12 * 60
 
 
 def test_a_quick_row_tries_one_setting():
