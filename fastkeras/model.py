@@ -199,13 +199,17 @@ class FastModel(engine.Loops, keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
+    @private.is_no_override
     def get_config(self):
         # Policies that `perf` has set belong to `perf`, not to the layers.
         self._uninstall()
         try:
             if forms.is_functional(self):
                 return forms.functional_config(self, FunctionalFastModel)
-            return super().get_config()
+            return {
+                **super().get_config(),
+                **forms.plain_arguments(self, FastModel),
+            }
         finally:
             self._install(self.perf)
 

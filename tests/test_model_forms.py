@@ -335,7 +335,7 @@ class Fully(FastModel):
         return {m.name: m.result() for m in self.metrics}
 
 
-class Tested(FastModel):
+class Evaluated(FastModel):
     def test_step(self, data):
         x, y = data
         return {"sum": tf.reduce_sum(self(x, training=False) - y) * 0 + 3.0}
@@ -384,7 +384,13 @@ PERF = [None, "auto", fk.perf.Microbatch(3), fk.perf.Accumulate(2)]
 @pytest.mark.parametrize("perf", PERF, ids=str)
 @pytest.mark.parametrize(
     "cls",
-    [Tested, LossWithTraining, LossWithoutTraining, Metrics, MetricsProperty],
+    [
+        Evaluated,
+        LossWithTraining,
+        LossWithoutTraining,
+        Metrics,
+        MetricsProperty,
+    ],
 )
 def test_overrides_are_used(cls, perf):
     model = functional(cls)
@@ -397,7 +403,7 @@ def test_overrides_are_used(cls, perf):
     history = model.fit(X[:8], Y[:8], batch_size=8, verbose=0).history
     assert np.abs(model.get_weights()[0] - before).max() > 0
     evaluated = model.evaluate(X, Y, verbose=0, return_dict=True)
-    if cls is Tested:
+    if cls is Evaluated:
         assert evaluated == {"sum": 3.0}
     if cls is LossWithTraining:
         after = np.mean((model.predict(X, verbose=0) - Y) ** 2)
@@ -638,3 +644,12 @@ def test_unfreezing_in_mid_fit():
         with pytest.raises(ValueError, match="new optimizer object"):
             model.fit(X, Y, epochs=3, callbacks=[Recompiles(again)], **FIT)
         np.testing.assert_array_equal(model.layers[-1].get_weights()[0], before)
+
+
+def test_handing_a_fit_over_to_keras_is_refused_in_words():
+    def to_keras(model):
+        model.compile("sgd", "mse", perf=None)
+
+    for batch in (None, 1):
+        with pytest.raises(ValueError, match="under way.*Received: perf=None"):
+            run_with([Recompiles(to_keras, 1, batch)], "auto")

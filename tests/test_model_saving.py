@@ -299,6 +299,32 @@ def test_mixed_precision_leaves_no_trace_in_the_layers_of_a_config(tmp_path):
     assert model.get_layer("hidden").dtype_policy.name == "mixed_float16"
 
 
+@keras.saving.register_keras_serializable("fastkeras_tests")
+class Plain(FastModel):
+    """A subclass that leaves its config to Keras."""
+
+    def __init__(self, extra=0, **kwargs):
+        super().__init__(**kwargs)
+        self.extra = extra
+        self.top = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.top(x)
+
+
+def test_a_subclass_without_a_config_keeps_its_arguments(tmp_path):
+    model = built(Plain(extra=3, name="mine"))
+    model.compile(adam(), "mse", perf="clip_by_value")
+    fit(model)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.saving.load_model(tmp_path / "m.keras")
+    assert (type(loaded), loaded.extra, loaded.name) == (Plain, 3, "mine")
+    same(state(loaded), state(model))
+    # The control: Keras itself writes down the default.
+    assert model.get_config()["extra"] == 3
+    assert keras.Model.get_config(model)["extra"] == 0
+
+
 # `compile` again.
 
 

@@ -36,11 +36,7 @@ def is_functional(model):
 
 
 def keep_arguments(model, args, kwargs):
-    """Keeps the plain constructor arguments of a functional subclass.
-
-    Keras keeps them too, but none at all if one of them (here the inputs and
-    outputs) is not plain.
-    """
+    """Keeps the plain constructor arguments of a subclass."""
     names = list(inspect.signature(type(model).__init__).parameters)[1:]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     vars(model)["_plain_arguments"] = {
@@ -49,6 +45,17 @@ def keep_arguments(model, args, kwargs):
         if name not in ("inputs", "outputs", "name", "trainable")
         and isinstance(value, (bool, int, float, str, type(None)))
     }
+
+
+def plain_arguments(model, base):
+    """The plain constructor arguments of a subclass that writes no config.
+
+    Keras makes a config of these for layers; for models it writes down the
+    defaults, whatever was given.
+    """
+    if type(model).get_config is not base.get_config:
+        return {}
+    return vars(model)["_plain_arguments"]
 
 
 def functional_config(model, functional):

@@ -117,6 +117,14 @@ def is_default_hook(method):
     return keras.src.utils.is_default(method)
 
 
+def is_no_override(method):
+    """Marks a `get_config` of ours as one that no user has written.
+
+    Only then does Keras leave out the name where a constructor takes none.
+    """
+    return keras.src.utils.python_utils.default(method)
+
+
 def initial_epoch(model):
     """The epoch a restoring callback asked to go on from, or None."""
     return model._initial_epoch

@@ -120,9 +120,7 @@ def _train_epoch(model, feed, callbacks, epoch, epochs):
     feed.begin()
     try:
         while not model.stop_training:
-            # A callback may have compiled the model anew.
-            model.make_train_function()
-            runner = model.train_function
+            runner = _runner(model)
             ahead = None
             if per_epoch is not None:
                 ahead = per_epoch * (epochs - epoch) - done
@@ -137,6 +135,20 @@ def _train_epoch(model, feed, callbacks, epoch, epochs):
     finally:
         feed.end()
     return _epoch_logs(model, logs)
+
+
+def _runner(model):
+    """The train function, made anew if a callback has compiled the model."""
+    if model.perf.is_keras:
+        raise ValueError(
+            checks.message(
+                "A `fit` under way can't be handed over to Keras itself",
+                "perf=None in a `compile` from a callback",
+                "Compile with perf=None before `fit`.",
+            )
+        )
+    model.make_train_function()
+    return model.train_function
 
 
 def _epoch_logs(model, logs):
