@@ -110,8 +110,7 @@ def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
 @in_epoch
 def _train_epoch(model, feed, callbacks, epoch, epochs):
     """Runs one epoch; returns its logs."""
-    model.make_train_function()
-    model.train_function.reset_metrics()
+    _runner(model).reset_metrics()
     callbacks.on_epoch_begin(epoch)
     plan = model.perf
     every_batch = not all(map(is_lazy, callbacks.callbacks))
