@@ -98,9 +98,10 @@ class StepFunction:
             for k in range(launch.start, end, self._window):
                 logs = self._row(tier, feed, k)
             return logs
-        data = launch.data
         if isinstance(launch, Rows):
             data = feed.batches(launch, self._window)
+        else:
+            data = launch.data
         for one in data:
             logs = self._one(tier, one)
         return logs

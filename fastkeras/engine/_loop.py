@@ -252,7 +252,7 @@ def _validation(model, data, batch_size, steps, freq):
 def check_before_training(model):
     """Refuses to train a model that can't be, before anything changes."""
     private.assert_compiled(model, "fit")
-    if model.built:
+    if model._step.is_ready(model):
         trained = model._step.trainable(model)
         check_optimizer(model, model.optimizer, trained)
     _warn_of_changes(model)
@@ -285,7 +285,7 @@ def _build(model, feed):
     Under a strategy no variable can be made inside a replica; elsewhere Keras
     makes them while the first step is traced.
     """
-    if model.optimizer is not None and model.built:
+    if model.optimizer is not None and model._step.is_ready(model):
         if not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model._step.trainable(model))

@@ -54,8 +54,18 @@ class Step:
             with model.distribute_strategy.scope():
                 self.states = [f.new_state() for f in plan.features]
         self._pairs = list(zip(plan.features, self.states, strict=True))
-        if model.built and not plan.is_keras:
+        if self.is_ready(model) and not plan.is_keras:
             self.variables(model)
+
+    @staticmethod
+    def is_ready(model):
+        """Whether all variables are there.
+
+        `model.built` alone does not say so: after `model.build(shape)` a
+        subclass without a `build` of its own counts as built, its layers do
+        not.
+        """
+        return all(layer.built for layer in private.flat_layers(model))
 
     def variables(self, model):
         """The variables that are trained: taken down once per `compile`."""
@@ -229,7 +239,7 @@ class Step:
         Before the first call there are none to follow; then it follows what
         is made during the call.
         """
-        ready = all(layer.built for layer in private.flat_layers(model))
+        ready = self.is_ready(model)
         variables = self.variables(model) if ready else []
         return _Tape(variables, follow_all=not ready)
 

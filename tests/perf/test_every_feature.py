@@ -8,6 +8,7 @@ import importlib
 import itertools
 import pathlib
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -296,12 +297,13 @@ class Subclass(fk.FastModel):
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_model_that_is_not_built_trains_the_same(name):
+    x, _ = _tools.classes_data(4)
     runs = []
     for built in (True, False):
         keras.utils.set_random_seed(6)
         model = Subclass()
         if built:
-            model.build((None, 4))
+            model(x)
         model.compile(
             optimizer(),
             "sparse_categorical_crossentropy",
@@ -312,6 +314,20 @@ def test_a_model_that_is_not_built_trains_the_same(name):
     (first, right), (second, logs) = runs
     assert _tools.difference(first, second) < SETTINGS[name].tolerance
     assert _tools.logs_difference(right, logs) < SETTINGS[name].tolerance
+
+
+def test_a_model_that_only_says_that_it_is_built_trains():
+    model = Subclass()
+    with pytest.warns(UserWarning, match="despite not being actually built"):
+        model.build((None, 4))
+    assert model.built and not model.variables
+    model.compile(optimizer(), "sparse_categorical_crossentropy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(model, epochs=1)
+    start = model.get_weights()
+    fit(model, epochs=1)
+    assert _tools.difference(start, model) > 1e-3
 
 
 # Saved and loaded.
