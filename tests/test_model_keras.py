@@ -210,7 +210,9 @@ def regularisers_and_batch_norm(base):
     hidden = keras.layers.Dense(4, kernel_regularizer="l2")(inputs)
     hidden = keras.layers.BatchNormalization()(hidden)
     outputs = keras.layers.Dense(2, kernel_regularizer="l1")(hidden)
-    compiled = {"optimizer": "adam", "loss": "mse"}
+    # Not Adam: the gradient of the first bias is zero but for rounding, which
+    # Adam would divide by itself.
+    compiled = {"optimizer": "sgd", "loss": "mse"}
     return base(inputs, outputs), compiled, plain(epochs=2)
 
 

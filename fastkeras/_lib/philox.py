@@ -2,16 +2,86 @@
 
 TensorFlow's automatic choice of the algorithm is Philox on CPU and GPU, but
 under XLA another one, which on a CPU takes a hundred times as long and draws
-other numbers. With Philox asked for by name, a step draws the same numbers in
-every tier.
+other numbers. XLA's own floats from Philox use other bits of the same draw;
+so uniform numbers and dropout are made from the bits here, as the CPU and GPU
+kernels make them, and every tier draws the same. Normal numbers come from
+Philox too, but not the same ones.
 """
 
 import contextlib
 import threading
 
+import tensorflow as tf
+
 from fastkeras._lib import private
 
 _local = threading.local()
+
+# Per dtype: integer of its size, bits of its mantissa, bits of 1.0.
+_BITS = {
+    tf.float32: (tf.uint32, 0x7FFFFF, 0x3F800000),
+    tf.float16: (tf.uint16, 0x3FF, 0x3C00),
+    tf.bfloat16: (tf.uint16, 0x7F, 0x3F80),
+}
+
+
+def uniform(shape, seed, minval=0, maxval=None, dtype=tf.float32):
+    """Uniform numbers in [minval, maxval), from the bits of Philox.
+
+    Args:
+        shape: Shape of the result.
+        seed: Integer tensor of shape (2,).
+        minval: Scalar. Defaults to `0`.
+        maxval: Scalar, or None for 1.
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        Tensor of `shape` and `dtype`, equal to what `stateless_uniform` draws
+        on a CPU outside XLA.
+    """
+    integer, mantissa, one = _BITS[tf.as_dtype(dtype)]
+    bits = tf.random.stateless_uniform(
+        shape, seed, None, None, tf.uint32, alg="philox"
+    )
+    bits = tf.cast(bits & mantissa, integer) | tf.constant(one, integer)
+    drawn = tf.bitcast(bits, dtype) - tf.cast(1, dtype)
+    if maxval is None:
+        return drawn
+    minval = tf.cast(minval, dtype)
+    return drawn * (tf.cast(maxval, dtype) - minval) + minval
+
+
+def _keras_uniform(
+    shape, seed, minval=0, maxval=None, dtype=tf.float32, **other
+):
+    if not _is_on() or tf.as_dtype(dtype) not in _BITS:
+        return tf.random.stateless_uniform(
+            shape, seed, minval, maxval, dtype, **other
+        )
+    return uniform(shape, seed, minval, maxval, dtype)
+
+
+def _keras_dropout(x, rate, seed, noise_shape=None, **other):
+    if not _is_on() or x.dtype not in _BITS:
+        return tf.nn.experimental.stateless_dropout(
+            x, rate, seed, noise_shape=noise_shape, **other
+        )
+    shape = tf.shape(x) if noise_shape is None else noise_shape
+    keep = uniform(shape, seed, dtype=x.dtype) >= tf.cast(rate, x.dtype)
+    return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), 0)
+
+
+def _by_philox(function):
+    def call(*args, **kwargs):
+        if _is_on():
+            kwargs.setdefault("alg", "philox")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _is_on():
+    return getattr(_local, "on", False)
 
 
 class _Proxy:
@@ -25,36 +95,17 @@ class _Proxy:
         return getattr(self._module, name)
 
 
-def _asking(function, argument):
-    def call(*args, **kwargs):
-        if getattr(_local, "on", False):
-            kwargs.setdefault(argument, "philox")
-        return function(*args, **kwargs)
-
-    return call
-
-
 def _install():
-    module = private.random_module
-    tf = module.tf
     random = _Proxy(
         tf.random,
-        **{
-            name: _asking(getattr(tf.random, name), "alg")
-            for name in (
-                "stateless_uniform",
-                "stateless_normal",
-                "stateless_truncated_normal",
-            )
-        },
-    )
-    experimental = _Proxy(
-        tf.nn.experimental,
-        stateless_dropout=_asking(
-            tf.nn.experimental.stateless_dropout, "rng_alg"
+        stateless_uniform=_keras_uniform,
+        stateless_normal=_by_philox(tf.random.stateless_normal),
+        stateless_truncated_normal=_by_philox(
+            tf.random.stateless_truncated_normal
         ),
     )
-    module.tf = _Proxy(
+    experimental = _Proxy(tf.nn.experimental, stateless_dropout=_keras_dropout)
+    private.random_module.tf = _Proxy(
         tf, random=random, nn=_Proxy(tf.nn, experimental=experimental)
     )
 
@@ -62,7 +113,7 @@ def _install():
 @contextlib.contextmanager
 def philox(on=True):
     """While open, Keras traced by this thread draws by Philox."""
-    before = getattr(_local, "on", False)
+    before = _is_on()
     _local.on = on
     try:
         yield

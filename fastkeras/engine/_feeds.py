@@ -45,15 +45,27 @@ def make_feed(model, steps=None, class_weight=None, **data):
     )
     if adapter.num_batches == 0:
         raise ValueError(NO_DATA)
+    wanted = model.perf.execution.feed
     arrays, rows, batch_size = private.resident_arrays(adapter)
     reason = _resident.refusal(arrays, rows)
     if private.has_strategy(model):
         reason = "a strategy distributes the batches"
+    if wanted == "resident" and reason is not None:
+        raise ValueError(
+            checks.message(
+                "`feed='resident'` needs dense arrays that fit on the device",
+                reason,
+                "Leave `feed` out of `Execution`, or give such arrays.",
+            )
+        )
+    if wanted == "stream":
+        reason = "asked for"
     if reason is not None:
+        reason = f"stream: {reason}"
         return Stream(model.distribute_strategy, adapter, steps), reason
     shuffle = data["shuffle"]
     feed = _resident.Resident(arrays, rows, batch_size, steps, shuffle)
-    return feed, "the arrays fit on the device"
+    return feed, "resident: the arrays fit on the device"
 
 
 def check_length(feed, epochs):

@@ -65,7 +65,7 @@ class StepFunction:
         """Tier and number of updates of the next launch."""
         pilot = self.pilot(feed)
         window = self._window
-        left = None if feed.left is None else max(1, feed.left // window)
+        left = None if feed.left is None else -(-feed.left // window)
         tier, updates = pilot.next(self._estimate, left, ahead)
         if every_batch and pilot.steps is None:
             updates = 1
@@ -164,7 +164,8 @@ class StepFunction:
                 raise
             return self._drop(pilot, tier, f"does not compile: {_line(error)}")
         pilot.cost[tier] = time.perf_counter() - start
-        if tier == "xla-loop" and self.fixed == "graph-step" and feed.full:
+        known = feed.full >= self._window and self.fixed == "graph-step"
+        if tier == "xla-loop" and known:
             parting = _parity.parting(
                 self._model,
                 lambda: self._loop(tier, feed, 0, 1),

@@ -17,6 +17,9 @@ class Execution:
             to `"auto"`.
         steps_per_launch: `"auto"` or an integer >= 1, steps in one call.
             Defaults to `"auto"`.
+        feed: `"auto"`, `"resident"` (arrays live on the device; data that
+            can't is refused) or `"stream"` (through `tf.data`). Defaults to
+            `"auto"`.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -30,6 +33,7 @@ class Execution:
 
     jit: object = "auto"
     steps_per_launch: object = "auto"
+    feed: str = "auto"
 
     def __post_init__(self):
         if not isinstance(self.jit, bool) and self.jit != "auto":
@@ -46,6 +50,8 @@ class Execution:
                 "steps_per_launch",
                 "Leave it out for 'auto'.",
             )
+
+        checks.one_of(self.feed, "feed", ("auto", "resident", "stream"))
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""

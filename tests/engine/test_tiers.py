@@ -1,0 +1,192 @@
+"""Every tier, feed and launch length against Keras's own step."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fastkeras import FastModel
+from fastkeras import perf
+from fastkeras.engine import _launch
+from fastkeras.engine import _tiers
+
+TIERS = [*_launch.STEPS, *_launch.LOOPS]
+ROWS = np.random.RandomState(0)
+X = ROWS.randn(42, 6).astype("float32")
+Y = ROWS.randint(0, 3, 42)
+
+
+def network(base, dropout=0.0):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(8, activation="tanh")(inputs)
+    if dropout:
+        hidden = keras.layers.Dropout(dropout, seed=3)(hidden)
+    outputs = keras.layers.Dense(3, activation="softmax")(hidden)
+    return base(inputs, outputs)
+
+
+def train(base, steps=1, dropout=0.0, rows=42, batch=8, epochs=3, **options):
+    model = network(base, dropout)
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=steps,
+        **options,
+    )
+    history = model.fit(
+        X[:rows],
+        Y[:rows],
+        batch_size=batch,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        validation_data=(X, Y),
+    )
+    return model, history.history
+
+
+def pin(monkeypatch, tier):
+    monkeypatch.setattr(_tiers, "available", lambda *_: ([tier], []))
+
+
+def apart(first, second):
+    pairs = zip(first.get_weights(), second.get_weights(), strict=True)
+    return max(np.abs(a - b).max() for a, b in pairs)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 32])
+@pytest.mark.parametrize("tier", TIERS)
+def test_each_tier_has_the_numbers_of_keras(tier, steps, monkeypatch):
+    stock, logs = train(keras.Model)
+    pin(monkeypatch, tier)
+    fast, fast_logs = train(FastModel, steps)
+    assert apart(stock, fast) < (1e-5 if "xla" in tier else 1e-6)
+    assert list(logs) == list(fast_logs)
+    for name, values in logs.items():
+        np.testing.assert_allclose(values, fast_logs[name], atol=1e-5)
+    assert fast.optimizer.iterations.numpy() == 18
+    # The same comparison sees one step more.
+    assert apart(stock, train(FastModel, steps, rows=34)[0]) > 1e-4
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_dropout_draws_the_same_numbers_in_each_tier(tier, monkeypatch):
+    stock, _ = train(keras.Model, dropout=0.5)
+    pin(monkeypatch, tier)
+    fast, _ = train(FastModel, 4, dropout=0.5)
+    assert apart(stock, fast) < 1e-5
+    assert apart(stock, train(FastModel, 4)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("batches", [1, 7, 10])
+def test_windows_in_each_tier(tier, batches, monkeypatch):
+    rows, feature = 4 * batches, perf.Accumulate(3)
+    stock, _ = train(keras.Model, rows=rows, batch=12, epochs=2)
+    pin(monkeypatch, tier)
+    fast, _ = train(FastModel, 6, rows=rows, batch=4, epochs=2, perf=feature)
+    assert apart(stock, fast) < 1e-5
+    assert fast.optimizer.iterations.numpy() == 2 * -(-batches // 3)
+    plain, _ = train(FastModel, 6, rows=rows, batch=4, epochs=2)
+    if batches > 1:
+        assert apart(stock, plain) > 1e-4
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_feeds_agree(feed):
+    stock, _ = train(keras.Model)
+    fast, _ = train(FastModel, perf=perf.Execution(feed=feed))
+    assert apart(stock, fast) < 1e-6
+    assert fast.perf_report()["settings"]["feed"].startswith(feed)
+
+
+def test_resident_data_that_can_not_be_is_refused():
+    model = network(FastModel)
+    model.compile(
+        "sgd",
+        "sparse_categorical_crossentropy",
+        perf=perf.Execution(feed="resident"),
+    )
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+    with pytest.raises(ValueError, match="feed='resident'.*Received.*Leave"):
+        model.fit(data, verbose=0)
+
+
+LENGTHS = [
+    (batches, steps, window, kind)
+    for batches in (1, 7, 10, 33)
+    for steps in (1, 4, 32)
+    for window in (1, 3)
+    for kind in ("arrays", "known", "unknown", "endless")
+]
+
+
+@pytest.mark.parametrize(
+    ("batches", "steps", "window", "kind"),
+    # Each value meets each other within the first share; the rest is slow.
+    [
+        pytest.param(*case, marks=[] if k % 5 == 0 else pytest.mark.slow)
+        for k, case in enumerate(LENGTHS)
+    ],
+)
+def test_exactly_the_asked_number_of_updates(batches, steps, window, kind):
+    x, y = np.ones((batches * 2, 1), "float32"), np.ones((batches * 2, 1))
+    data, rest = (x, y), {"batch_size": 2}
+    if kind != "arrays":
+        data, rest = (tf.data.Dataset.from_tensor_slices(data).batch(2),), {}
+    if kind == "unknown":
+        data = (data[0].filter(lambda *_: True),)
+    if kind == "endless":
+        data, rest = (data[0].repeat(),), {"steps_per_epoch": batches}
+    inputs = keras.Input((1,))
+    model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+    chosen = perf.Accumulate(window) if window > 1 else "auto"
+    model.compile("sgd", "mse", steps_per_execution=steps, perf=chosen)
+    seen = []
+    ends = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(batch)
+    )
+    model.fit(*data, epochs=2, verbose=0, callbacks=[ends], **rest)
+    updates = -(-batches // window)
+    assert model.optimizer.iterations.numpy() == 2 * updates
+    assert seen[-1] == batches - 1
+    assert seen == sorted(seen[: len(seen) // 2]) * 2
+
+
+def test_a_shuffled_epoch_is_a_permutation():
+    seen = []
+
+    class Recorder(FastModel):
+        def call(self, x):
+            tf.py_function(
+                lambda t: seen.extend(t.numpy().ravel().tolist()), [x], []
+            )
+            return x * self.w
+
+        def build(self, _):
+            self.w = self.add_weight(shape=(1,))
+
+    def epochs(shuffle):
+        seen.clear()
+        keras.utils.set_random_seed(7)
+        model = Recorder()
+        model.build((None, 1))
+        model.compile("sgd", "mse", jit_compile=False)
+        rows = np.arange(20, dtype="float32")[:, None]
+        model.fit(
+            rows, rows * 0, batch_size=6, epochs=3, shuffle=shuffle, verbose=0
+        )
+        return [seen[k * 20 : (k + 1) * 20] for k in range(3)]
+
+    shuffled = epochs(True)
+    assert all(sorted(e) == list(range(20)) for e in shuffled)
+    assert shuffled[0] != shuffled[1]
+    assert shuffled == epochs(True)
+    assert epochs(False) == [list(range(20))] * 3
+    within = epochs("batch")[0]
+    assert within != list(range(20))
+    assert [sorted(within[k : k + 6]) for k in (0, 6, 12)] == [
+        list(range(k, k + 6)) for k in (0, 6, 12)
+    ]
