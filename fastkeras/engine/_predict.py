@@ -1,5 +1,6 @@
 """The loop of `predict`: batches of resident rows in one call."""
 
+import collections
 import time
 
 import keras
@@ -29,21 +30,34 @@ class Predictor:
         )
         self._many = quiet(tf.function(self._loop, jit_compile=jit))
         self._seconds = None
+        self._calls = collections.deque([], maxlen=8)
 
     def batch(self, data):
         """Predicts one batch of any size."""
-        return self._one(data)
+        begin = time.perf_counter()
+        out = self._one(data)
+        self._calls.append(time.perf_counter() - begin)
+        return out
 
     def count(self, left):
-        """How many batches the next launch should take."""
+        """How many full batches the next launch should take.
+
+        One, while tracing the loop would take longer than what is left.
+        """
         if self._seconds is None:
+            if len(self._calls) < 2 or min(self._calls) * left < self._calls[0]:
+                return 1
             return min(left, 4)
         return max(1, min(left, int(LAUNCH_SECONDS / self._seconds)))
 
-    def batches(self, data, start, count, size):
-        """Predicts `count` full batches of `size` rows in one call."""
+    def full(self, feed, start, count):
+        """Predicts `count` full batches of a resident feed in one call."""
+        if count == 1 and self._seconds is None:
+            return self.batch(feed.at(start))
         begin = time.perf_counter()
-        out = self._many(data, tf.constant(start), tf.constant(count), size)
+        out = self._many(
+            feed.data, tf.constant(start), tf.constant(count), feed.batch_size
+        )
         self._seconds = (time.perf_counter() - begin) / count
         return out
 
@@ -121,7 +135,7 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
 
 
 def _run(model, feed, callbacks, first):
-    predictor, size = model.predictor, feed.batch_size
+    predictor = model.predictor
     model.stop_predicting = False
     callbacks.on_predict_begin()
     parts, done = [], 0
@@ -131,9 +145,9 @@ def _run(model, feed, callbacks, first):
             out, count = first, 1
         elif done < feed.full:
             count = predictor.count(feed.full - done)
-            out = predictor.batches(feed.data, done, count, size)
+            out = predictor.full(feed, done, count)
         else:
-            out, count = predictor.batch(feed.last()), 1
+            out, count = predictor.batch(feed.at(feed.full)), 1
         parts.append(tf.nest.map_structure(lambda t: t.numpy(), out))
         done += count
         callbacks.on_predict_batch_end(done - 1, {"outputs": out})

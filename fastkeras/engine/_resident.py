@@ -103,9 +103,10 @@ class Resident:
         """The first batch."""
         return self._take_rows(slice(0, self.batch_size))
 
-    def last(self):
-        """The last batch, which may be short, in the order of the rows."""
-        return self._take_rows(slice(self.full * self.batch_size, None))
+    def at(self, k):
+        """The k-th batch, which may be short, in the order of the rows."""
+        size = self.batch_size
+        return self._take_rows(slice(k * size, (k + 1) * size))
 
     def begin(self):
         """Starts an epoch; a new permutation where the last is used up."""
