@@ -475,7 +475,13 @@ def test_a_loss_scale_of_keras_works(mirrored):
         finally:
             keras.config.set_dtype_policy("float32")
 
-    _, two = check(mirrored, "auto", 1e-3, make=make, optimizer=_same.adam)
+    # Small targets: at its first scale, 2**15, whether float16 overflows
+    # depends on how many rows a device sums.
+    x, y = _same.data()
+    _, two = check(
+        mirrored, "auto", 1e-3, make=make, optimizer=_same.adam, xy=(x, y / 30)
+    )
+    assert int(two.model.optimizer.iterations.numpy()) == 8
     assert type(two.model.optimizer).__name__ == "LossScaleOptimizer"
 
 
@@ -546,8 +552,10 @@ def test_a_part_made_outside_the_scope_is_named(mirrored, inside):
 
 
 @slow
-def test_a_last_compile_and_fit_inside_the_scope(mirrored):
+def test_fit_inside_the_scope(mirrored):
     one = _same.trained(None, TWO, epochs=1)
     with mirrored.scope():
-        two = _same.trained(mirrored, TWO, epochs=1)
-    _same.check_same(one, two)
+        model = _same.mlp()
+        model.compile(_same.sgd(), "mse", perf=TWO)
+        model.fit(*_same.data(), 8, shuffle=False, verbose=0)
+    assert _same.gap(one.weights, model.get_weights()) < 1e-6
