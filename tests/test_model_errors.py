@@ -172,7 +172,7 @@ def test_a_model_that_was_never_compiled_stays_so(name):
 @pytest.mark.parametrize(
     "perf",
     [3, True, {"accumulate": 2}, [None], P.Accumulate, [["auto"]], sgd()],
-    ids=str,
+    ids=lambda perf: type(perf).__name__,
 )
 def test_a_part_of_perf_of_a_wrong_type_is_refused(perf):
     model = trained()
