@@ -479,7 +479,13 @@ def test_perf_none_is_keras_bit_for_bit(name):
     same(train(CASES[name], FastModel, perf=None), stock(name), 0)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in FAST or k % 2 else pytest.param(n, marks=SLOW)
+        for k, n in enumerate(CASES)
+    ],
+)
 def test_auto_has_the_numbers_of_keras(name):
     same(train(CASES[name], FastModel, perf="auto"), stock(name), 1e-6)
 

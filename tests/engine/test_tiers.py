@@ -56,7 +56,12 @@ def apart(first, second):
     return max(np.abs(a - b).max() for a, b in pairs)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 32])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "steps", [pytest.param(1, marks=SLOW), 4, pytest.param(32, marks=SLOW)]
+)
 @pytest.mark.parametrize("tier", TIERS)
 def test_each_tier_has_the_numbers_of_keras(tier, steps, monkeypatch):
     stock, logs = train(keras.Model)
@@ -81,7 +86,9 @@ def test_dropout_draws_the_same_numbers_in_each_tier(tier, monkeypatch):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("batches", [1, 7, 10])
+@pytest.mark.parametrize(
+    "batches", [pytest.param(1, marks=SLOW), 7, pytest.param(10, marks=SLOW)]
+)
 def test_windows_in_each_tier(tier, batches, monkeypatch):
     rows, feature = 4 * batches, perf.Accumulate(3)
     stock, _ = train(keras.Model, rows=rows, batch=12, epochs=2)
@@ -127,7 +134,7 @@ LENGTHS = [
     ("batches", "steps", "window", "kind"),
     # Each value meets each other within the first share; the rest is slow.
     [
-        pytest.param(*case, marks=[] if k % 5 == 0 else pytest.mark.slow)
+        pytest.param(*case, marks=[] if k % 5 == 0 else SLOW)
         for k, case in enumerate(LENGTHS)
     ],
 )

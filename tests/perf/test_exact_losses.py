@@ -298,10 +298,10 @@ ALL_FORMS = {"two outputs", "l2 beside a mask", "a part that is masked out"}
 @pytest.mark.parametrize(
     ("case", "form"),
     [
-        (case, form)
+        # Now the graph for one feature, now for the other; eager is slow.
+        pytest.param(case, form, marks=[] if j == k % 2 else pytest.mark.slow)
         for k, case in enumerate(CASES)
         for j, form in enumerate(FORMS)
-        # Now the graph for one feature, now for the other.
         if case in ALL_FORMS or j in ((0, 3), (1, 2))[k % 2]
     ],
 )
