@@ -116,6 +116,9 @@ class Step:
         if not self._whole():
             sums = _sums.over_replicas(sums)
         gradients = _sums.divided(sums)
+        if not self._whole():
+            # Keras's optimizers square the rows of repeated ids one by one.
+            gradients = [_gradients.sum_duplicates(g) for g in gradients]
         ok = None
         if self.plan.guards and _gradients.values(gradients):
             ok = _gradients.all_finite(gradients)

@@ -171,11 +171,14 @@ def test_six_fresh_models_are_traced_once_each(caplog):
         model.compile("sgd", "mse")
         model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
         traces = model.perf_report()["train_step"]["traces"]
-        assert traces == {"train_step (graph-step, resident)": 1}
+        # The pilot may have tried a second tier: each is traced once.
+        assert set(traces.values()) == {1}
     assert "retracing" not in caplog.text
 
 
-def test_an_engine_keeps_nothing_of_a_finished_run():
+def test_an_engine_keeps_nothing_of_a_finished_run(monkeypatch):
+    # Otherwise a second tier may be tried in between.
+    monkeypatch.setattr(_tiers, "available", lambda *_: (["graph-step"], []))
     model = network()
     model.compile("sgd", "mse")
     sizes = []

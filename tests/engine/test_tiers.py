@@ -85,7 +85,10 @@ def test_dropout_draws_the_same_numbers_in_each_tier(tier, monkeypatch):
     assert apart(stock, train(FastModel, 4)[0]) > 1e-3
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(
+    "tier",
+    [pytest.param(t, marks=SLOW if t == "xla-step" else []) for t in TIERS],
+)
 @pytest.mark.parametrize(
     "batches", [pytest.param(1, marks=SLOW), 7, pytest.param(10, marks=SLOW)]
 )
