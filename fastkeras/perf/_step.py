@@ -116,7 +116,7 @@ class Step:
         if not self._whole():
             sums = _sums.over_replicas(sums)
         gradients = _sums.divided(sums)
-        if not self._whole():
+        if self.plan.cuts:
             # Keras's optimizers square the rows of repeated ids one by one.
             gradients = [_gradients.sum_duplicates(g) for g in gradients]
         ok = None
