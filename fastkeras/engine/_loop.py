@@ -7,8 +7,12 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._metrics import epoch_logs
 from fastkeras.engine._metrics import in_epoch
 from fastkeras.engine._metrics import keeps_metrics
+from fastkeras.engine._metrics import warn_not_finite
+from fastkeras.engine._options import check_counts
+from fastkeras.engine._options import limited
 from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
 
@@ -33,9 +37,10 @@ def fit(
     validation_freq=1,
 ):
     """Trains a model; the arguments are those of `keras.Model.fit`."""
+    check_counts(locals())
     check_before_training(model)
+    epochs = limited(epochs, "epochs")
     if validation_split and validation_data is None:
-        _check_split(validation_split)
         (x, y, sample_weight), validation_data = (
             private.array_slicing.train_validation_split(
                 (x, y, sample_weight), validation_split=validation_split
@@ -70,7 +75,7 @@ def fit(
     logs = None
     for epoch in _epochs(first, epochs, feed):
         logs = _train_epoch(model, feed, callbacks, epoch, epochs)
-        logs.update(validate(epoch, callbacks))
+        logs.update(validate(epoch, epochs, callbacks))
         callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
@@ -118,12 +123,15 @@ def _train_epoch(model, feed, callbacks, epoch, epochs):
     logs, done = {}, 0
     feed.begin()
     try:
-        while not model.stop_training:
+        # As in Keras, one batch is trained also if a callback says stop
+        # before the first.
+        while not (done and model.stop_training):
             runner = _runner(model)
             ahead = None
             if per_epoch is not None:
                 ahead = per_epoch * (epochs - epoch) - done
-            tier, updates = runner.next(feed, ahead, every_batch)
+            one = every_batch or model.stop_training
+            tier, updates = runner.next(feed, ahead, one)
             launch = feed.take(updates, plan.window, plan.keeps_remainder)
             if launch is None:
                 break
@@ -133,7 +141,7 @@ def _train_epoch(model, feed, callbacks, epoch, epochs):
             callbacks.on_train_batch_end(done - 1, logs)
     finally:
         feed.end()
-    return _epoch_logs(model, logs)
+    return epoch_logs(model, logs)
 
 
 def _runner(model):
@@ -150,18 +158,6 @@ def _runner(model):
     return model.train_function
 
 
-def _epoch_logs(model, logs):
-    """The logs of an epoch: on one replica those of its last step."""
-    step = model._step
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        own = {k for state in step.states for k in state.logs()}
-        logs = {k: v for k, v in logs.items() if k not in own}
-        logs = dict(private.metrics_or_logs(model, logs))
-        logs.update(step.epoch_logs())
-    step.complain()
-    return private.pythonify(logs)
-
-
 @keeps_metrics
 def evaluate(
     model,
@@ -176,9 +172,11 @@ def evaluate(
     **kwargs,
 ):
     """Evaluates a model; the arguments are those of `keras.Model.evaluate`."""
+    check_counts(locals())
     private.assert_compiled(model, "evaluate")
     _warn_of_changes(model)
     feed = kwargs.pop("_feed", None)
+    passes = kwargs.pop("_passes", 1)
     if kwargs:
         raise ValueError(f"Arguments not recognized: {kwargs}")
     if feed is None:
@@ -203,10 +201,13 @@ def evaluate(
     feed.begin()
     done = 0
     try:
-        while not model.stop_evaluating:
+        while not (done and model.stop_evaluating):
             model.make_test_function()
             runner = model.test_function
-            tier, steps = runner.next(feed, feed.left, False)
+            ahead = feed.left
+            if ahead is not None:
+                ahead += (passes - 1) * feed.num_batches
+            tier, steps = runner.next(feed, ahead, model.stop_evaluating)
             launch = feed.take(steps, 1, True)
             if launch is None:
                 break
@@ -219,6 +220,7 @@ def evaluate(
     if model.distribute_strategy.num_replicas_in_sync > 1:
         logs = private.metrics_or_logs(model, logs)
     logs = private.pythonify(logs)
+    warn_not_finite(logs, model._step.told)
     callbacks.on_test_end(logs)
     if return_dict:
         return logs
@@ -226,9 +228,9 @@ def evaluate(
 
 
 def _validation(model, data, batch_size, steps, freq):
-    """A function of epoch and callbacks that validates when it is time."""
+    """A function of an epoch that validates when it is time."""
     if data is None:
-        return lambda epoch, callbacks: {}
+        return lambda epoch, epochs, callbacks: {}
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     feed, _ = make_feed(
         model,
@@ -240,13 +242,25 @@ def _validation(model, data, batch_size, steps, freq):
         shuffle=False,
     )
 
-    def validate(epoch, callbacks):
+    def validate(epoch, epochs, callbacks):
         if not private.should_eval(model, epoch, freq):
             return {}
-        logs = model.evaluate(callbacks=callbacks, return_dict=True, _feed=feed)
+        logs = model.evaluate(
+            callbacks=callbacks,
+            return_dict=True,
+            _feed=feed,
+            _passes=_times_ahead(epoch, epochs, freq),
+        )
         return {f"val_{name}": value for name, value in logs.items()}
 
     return validate
+
+
+def _times_ahead(epoch, epochs, freq):
+    """Validations from this epoch to the last, this one included."""
+    if isinstance(freq, int):
+        return -(-(epochs - epoch) // freq)
+    return sum(epoch < e <= epochs for e in freq)
 
 
 def check_before_training(model):
@@ -265,17 +279,6 @@ def _warn_of_changes(model):
             f"`trainable` of {names} has changed since `compile`; what was "
             "trainable then is trained. Compile again for the change to take "
             "effect."
-        )
-
-
-def _check_split(value):
-    if not 0 < value < 1:
-        raise ValueError(
-            checks.message(
-                "`validation_split` must be > 0 and < 1",
-                f"validation_split={value!r}",
-                "Give the share of the rows to validate on, such as 0.2.",
-            )
         )
 
 

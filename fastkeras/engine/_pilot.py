@@ -11,7 +11,8 @@ import statistics
 
 #: A launch aims at this many seconds, so that callbacks stay live.
 LAUNCH_SECONDS = 0.2
-#: Launches of each tier in a comparison, after one that warms up.
+#: Launches of each tier in a comparison, after one that warms up; where the
+#: times overlap, up to three times as many.
 SAMPLES = 3
 #: Share of the time ahead that a trial compilation may cost.
 SHARE = 0.08
@@ -69,8 +70,7 @@ class Pilot:
 
     def _tier(self, estimate, ahead):
         if self._trial:
-            rivals = (self.tier, self._trial)
-            return min(rivals, key=lambda t: self._rounds[t])
+            return min(self._rounds, key=lambda t: len(self._rounds[t]))
         if len(self._times[self.tier]) < SAMPLES:
             return self.tier
         step = self.median(self.tier)
@@ -82,7 +82,7 @@ class Pilot:
             if estimate(tier) <= SHARE * time + FREE:
                 self._trial = tier
                 self._tried.add(tier)
-                self._rounds = {self.tier: 0, tier: 0}
+                self._rounds = {self.tier: [], tier: []}
                 return tier
         return self.tier
 
@@ -100,32 +100,31 @@ class Pilot:
     def note(self, tier, steps, seconds):
         """Takes in a launch; the first of each tier only warms it up."""
         self._spent += seconds
-        if self._trial:
-            self._rounds[tier] = self._rounds.get(tier, 0) + 1
         if tier not in self._warm:
             self._warm.add(tier)
             return
         self._times[tier].append(seconds / steps)
-        if self._trial and all(
-            n > SAMPLES for n in (self._rounds[t] for t in self._rivals())
-        ):
+        if self._trial and tier in self._rounds:
+            self._rounds[tier].append(seconds / steps)
             self._decide()
 
-    def _rivals(self):
-        return (self.tier, self._trial)
-
     def _decide(self):
-        old, new = self.tier, self._trial
-        self._trial = None
-        before, after = self.median(old), self.median(new)
+        """Ends a comparison whose outcome is clear, or that took too long."""
+        old, new = (self._rounds[t] for t in (self.tier, self._trial))
+        samples = min(len(old), len(new))
+        apart = samples and (max(old) < min(new) or max(new) < min(old))
+        if samples < (SAMPLES if apart else 3 * SAMPLES):
+            return
+        before, after = map(statistics.median, (old, new))
         faster = after < MARGIN * before
         self.reasons.append(
-            f"{new} {after * 1e3:.3g} ms a step against {before * 1e3:.3g} in "
-            f"{old} (n={SAMPLES} launches each): "
-            + ("taken" if faster else f"{old} kept")
+            f"{self._trial} {after * 1e3:.3g} ms a step against "
+            f"{before * 1e3:.3g} in {self.tier} (n={samples} launches each): "
+            + ("taken" if faster else f"{self.tier} kept")
         )
         if faster:
-            self.tier = new
+            self.tier = self._trial
+        self._trial = None
 
     def drop(self, tier, reason):
         """Leaves a tier out from now on."""

@@ -123,16 +123,21 @@ class Resident:
         """Ends an epoch."""
 
     def _permutation(self):
-        rows = tf.range(self.rows)
-        if not self._shuffle:
-            return rows if self.order is None else self.order
-        if self._shuffle != "batch":
-            return tf.random.shuffle(rows)
-        batch = rows // self.batch_size
-        key = tf.cast(batch, tf.float64) + tf.random.uniform(
-            [self.rows], dtype=tf.float64
-        )
-        return tf.argsort(key)
+        if not self._shuffle and self.order is not None:
+            return self.order
+        rows = np.arange(self.rows, dtype="int32")
+        if self._shuffle:
+            # Drawn on the host: in short epochs, a call of the device for
+            # the permutation takes as long as a step. The seed is what an
+            # operation of TensorFlow would take here.
+            seed = tf.compat.v1.random.get_seed(None)
+            random = np.random.default_rng(None if seed[0] is None else seed)
+            if self._shuffle == "batch":
+                batch = rows // self.batch_size
+                rows = np.argsort(batch + random.random(self.rows))
+            else:
+                random.shuffle(rows)
+        return tf.constant(rows, tf.int32)
 
     def take(self, updates, window, keeps_remainder):
         """The next launch of at most so many updates; None at the end.

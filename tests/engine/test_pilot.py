@@ -63,3 +63,20 @@ def test_a_dropped_tier_is_named_and_not_tried():
     assert pilot.reasons == [
         "xla-loop left out: does not compile: no kernel for Foo"
     ]
+
+
+def test_times_that_overlap_are_compared_for_longer():
+    def samples(noise):
+        pilot, noise = Pilot(["graph-step", "graph-loop"]), iter(noise)
+        while not pilot.reasons:
+            tier, steps = pilot.next(lambda _: 0, None, 10**6)
+            slow = next(noise) if tier == "graph-loop" else 1.0
+            pilot.note(tier, steps, 0.002 * slow * steps)
+        return pilot.reasons[0], pilot.tier
+
+    # The first launch of a tier warms it up. One slow spell, then faster.
+    reason, tier = samples([9, 2, 2, 0.9, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8])
+    assert "n=9 launches" in reason and tier == "graph-loop"
+    # Slower each time: three launches tell.
+    reason, tier = samples([9, 2, 2, 1.5])
+    assert "n=3 launches" in reason and tier == "graph-step"
