@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine._feed import Feed
 from fastkeras.engine._launch import Batches
 from fastkeras.engine._launch import Rows
 from fastkeras.perf._parts import Window
@@ -61,7 +62,7 @@ def free_memory():
     return 2**31
 
 
-class Resident:
+class Resident(Feed):
     """Batches of arrays that stay on the device.
 
     Args:
@@ -73,31 +74,28 @@ class Resident:
     """
 
     name = "resident"
-    is_spent = False
 
     def __init__(self, arrays, rows, batch_size, steps, shuffle):
+        super().__init__(-(-rows // batch_size), steps)
         self.data = private.tree.map_structure(
             lambda a: None if a is None else tf.convert_to_tensor(a), arrays
         )
         self.rows = rows
         self.batch_size = batch_size
         self.full = rows // batch_size
-        self.length = -(-rows // batch_size)
-        self.steps = steps
         self._shuffle = shuffle
         self._next = self.length
-        self._left = 0
         self.order = None
 
     @property
-    def num_batches(self):
-        """Batches in an epoch."""
-        return self.steps or self.length
-
-    @property
-    def left(self):
-        """Batches left in this epoch."""
-        return self._left
+    def spec(self):
+        """The specs of a full batch."""
+        return private.tree.map_structure(
+            lambda a: None
+            if a is None
+            else tf.TensorSpec([self.batch_size, *a.shape[1:]], a.dtype),
+            self.data,
+        )
 
     def peek(self):
         """The first batch."""
@@ -113,14 +111,11 @@ class Resident:
         if self.steps is None or self._next >= self.length:
             self._next = 0
             self.order = self._permutation()
-        self._left = self.num_batches
+        self.left = self.num_batches
 
     def rewind(self):
         """Makes the next epoch begin with the first batch."""
         self._next = self.length
-
-    def end(self):
-        """Ends an epoch."""
 
     def _permutation(self):
         if not self._shuffle and self.order is not None:
@@ -151,7 +146,7 @@ class Resident:
         Returns:
             `Rows` or `Batches`, or None.
         """
-        available = min(self._left, self.length - self._next)
+        available = min(self.left, self.length - self._next)
         if available <= 0:
             self._say_if_short()
             return None
@@ -171,15 +166,15 @@ class Resident:
 
     def _advance(self, count):
         self._next += count
-        self._left -= count
+        self.left -= count
 
     def _say_if_short(self):
-        if self._left > 0:
+        if self.left > 0:
             warn(
-                f"The data ran out {self._left} batches before the end of the "
+                f"The data ran out {self.left} batches before the end of the "
                 "epoch, which is cut short. Leave `steps_per_epoch` out."
             )
-            self._left = 0
+            self.left = 0
 
     def _batch(self, k):
         size = self.batch_size

@@ -5,6 +5,7 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine._feed import Feed
 from fastkeras.engine._launch import Batches
 from fastkeras.perf._parts import Window
 
@@ -15,7 +16,7 @@ NO_DATA = checks.message(
 )
 
 
-class Stream:
+class Stream(Feed):
     """Batches from arrays, a `tf.data.Dataset`, a generator or a `PyDataset`.
 
     Keras's adapters turn the data into a dataset. What differs from Keras's
@@ -33,14 +34,11 @@ class Stream:
     name = "stream"
 
     def __init__(self, strategy, adapter, steps=None):
-        self.steps = steps
         self._error = None
         self._iterator = None
-        self._left = None
-        self._todo = None
+        self._rest = None
         self._seen = 0
         self._fresh = True
-        self._spent = False
         self._adapter = adapter
         self._once = private.keep_errors(adapter, self._keep_error)
         dataset = adapter.get_tf_dataset()
@@ -48,40 +46,24 @@ class Stream:
         if not isinstance(dataset, tf.distribute.DistributedDataset):
             dataset = strategy.experimental_distribute_dataset(dataset)
         self._dataset = dataset
-        self.length = adapter.num_batches
-
-    @property
-    def num_batches(self):
-        """Batches in an epoch, or None while that is not known."""
-        return self.steps or self.length
-
-    @property
-    def left(self):
-        """Batches left in this epoch, or None while that is not known."""
-        return self._todo
+        super().__init__(adapter.num_batches, steps)
 
     def begin(self):
         """Starts an epoch."""
         self._adapter.on_epoch_begin()
         self._seen = 0
-        self._todo = self.num_batches
-        if self._iterator is None or self.steps is None or self._left == 0:
+        self.left = self.num_batches
+        if self._iterator is None or self.steps is None or self._rest == 0:
             self._iterator = iter(self._dataset)
-            self._fresh = not self._spent
-            self._left = self.length
+            self._fresh = not self.is_spent
+            self._rest = self.length
 
     def rewind(self):
         """Makes the next epoch begin with the first batch."""
         self._iterator = None
 
     def end(self):
-        """Ends an epoch, also one that was cut short."""
         self._adapter.on_epoch_end()
-
-    @property
-    def is_spent(self):
-        """True if the data can be gone through only once, and was."""
-        return self._spent
 
     def take(self, updates, window, keeps_remainder):
         """The next launch of at most so many updates; None at the end.
@@ -131,8 +113,8 @@ class Stream:
                 break
             self._seen += 1
             batches.append(batch)
-        if self._todo is not None:
-            self._todo -= len(batches)
+        if self.left is not None:
+            self.left -= len(batches)
         return batches
 
     def _next(self):
@@ -147,15 +129,15 @@ class Stream:
                 raise
             error, self._error = self._error, None
             raise error from None
-        if batch is not None and self._left is not None:
-            self._left -= 1
+        if batch is not None and self._rest is not None:
+            self._rest -= 1
         return batch
 
     def _ended(self, seen):
         if self._fresh:
             raise ValueError(NO_DATA)
         self._iterator = None
-        self._spent = self._once
+        self.is_spent = self._once
         if self.steps is None:
             self.length = seen or self.length
         elif seen < self.steps:
