@@ -1,0 +1,31 @@
+"""What the two feeds have in common."""
+
+
+class Feed:
+    """Batches of an epoch, handed out launch by launch.
+
+    Attributes:
+        name: String, `"resident"` or `"stream"`.
+        steps: Integer, the batches in an epoch that were asked for, or None
+            for all.
+        length: Integer, the batches the data holds, or None while that is not
+            known.
+        left: Integer, the batches left in this epoch, or None.
+        is_spent: True if the data can be gone through only once, and was.
+    """
+
+    name = None
+    is_spent = False
+
+    def __init__(self, length, steps):
+        self.length = length
+        self.steps = steps
+        self.left = 0
+
+    @property
+    def num_batches(self):
+        """Batches in an epoch, or None while that is not known."""
+        return self.steps or self.length
+
+    def end(self):
+        """Ends an epoch, also one that was cut short."""
