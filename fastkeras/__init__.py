@@ -1,7 +1,8 @@
 """fastkeras: train the Keras model you already have, faster, and know why."""
 
+from fastkeras import callbacks
 from fastkeras import perf
 from fastkeras.model import FastModel
 
 __version__ = "0.1.0"
-__all__ = ["FastModel", "perf"]
+__all__ = ["FastModel", "callbacks", "perf"]

@@ -1,27 +1,78 @@
 """The ledger: each trace and each XLA compilation, with its cause."""
 
+import dataclasses
 import time
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from fastkeras._lib import private
 
+#: Values that a `tf.function` takes as they are, with a trace for each.
+_PYTHON = (bool, int, float, complex, str, bytes)
 
+
+class Leaf(NamedTuple):
+    """What a trace depends on in one value of the data.
+
+    Attributes:
+        path: String, such as `"data[0]"`.
+        dtype: String; `"Python float"` for a value that is no tensor.
+        shape: Tuple; for a Python value, that value.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple
+
+    def __str__(self):
+        return f"{self.dtype} {self.shape}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Entry:
     """One trace or compilation.
 
     Attributes:
         function: String, the function and its tier.
-        cause: String.
+        kind: `"first"` for the first call, `"retrace"`, or `"compile"` where
+            XLA compiled a new shape without a new trace.
+        old: Tuple of `Leaf`, of the earlier call that is most alike.
+        new: Tuple of `Leaf`.
+        traces: Integer, traces in this one call.
         seconds: Float, of the call in which it happened.
         step: Integer, launches before it.
     """
 
-    def __init__(self, function, cause, seconds, step):
-        self.function = function
-        self.cause = cause
-        self.seconds = seconds
-        self.step = step
+    function: str
+    kind: str
+    old: tuple
+    new: tuple
+    traces: int
+    seconds: float
+    step: int
+
+    @property
+    def changes(self):
+        """Pairs of the leaves that differ, old and new."""
+        if len(self.old) != len(self.new):
+            return []
+        pairs = zip(self.old, self.new, strict=True)
+        return [(a, b) for a, b in pairs if a != b]
+
+    @property
+    def cause(self):
+        """The cause in words."""
+        if self.kind == "compile":
+            return "XLA compiled a new shape"
+        if self.kind == "first":
+            return "first call"
+        if len(self.old) != len(self.new):
+            return f"structure: {len(self.old)} tensors became {len(self.new)}"
+        return (
+            "; ".join(_change(a, b) for a, b in self.changes)
+            or "the function was called in another context"
+        )
 
     def __str__(self):
         return (
@@ -37,8 +88,8 @@ class Ledger:
         self.entries = []
         self.compiles = 0
         self._functions = {}
-        self._specs = {}
-        self._shapes = {}
+        self._traced = {}
+        self._compiled = {}
         self._calls = 0
 
     def traces(self):
@@ -63,39 +114,52 @@ class Ledger:
 
     def _note(self, name, jit, traced, data, seconds):
         spec = _spec(data)
-        seen = self._shapes.setdefault(name, set())
+        seen = self._traced.setdefault(name, [])
+        compiled = self._compiled.setdefault(name, {})
+        new_shape = jit and spec not in compiled
+        if traced or new_shape:
+            kind = "retrace" if traced else "compile"
+            old = _nearest(seen + list(compiled), spec)
+            if old is None:
+                kind, old = "first", ()
+            self.entries.append(
+                Entry(name, kind, old, spec, traced, seconds, self._calls)
+            )
         if traced:
-            cause = _cause(self._specs.get(name), spec)
-            self.entries.append(Entry(name, cause, seconds, self._calls))
-            self._specs[name] = spec
-        if jit and spec not in seen:
-            seen.add(spec)
+            seen.append(spec)
+        if new_shape:
+            compiled[spec] = True
             self.compiles += 1
-            if not traced:
-                self.entries.append(
-                    Entry(
-                        name, "XLA compiled a new shape", seconds, self._calls
-                    )
-                )
 
 
 def _spec(data):
     return tuple(
-        ("/".join(map(str, path)), str(t.dtype), tuple(t.shape))
-        for path, t in private.tree.flatten_with_path(data)
-        if isinstance(t, tf.Tensor) or hasattr(t, "dtype")
+        _leaf(f"data[{'/'.join(map(str, path))}]", value)
+        for path, value in private.tree.flatten_with_path(data)
+        if hasattr(value, "dtype") or isinstance(value, _PYTHON)
     )
 
 
-def _cause(old, new):
-    if old is None:
-        return "first call"
-    if len(old) != len(new):
-        return f"structure: {len(old)} tensors became {len(new)}"
-    changed = []
-    for (path, dtype, shape), (_, dtype2, shape2) in zip(old, new, strict=True):
-        if dtype != dtype2:
-            changed.append(f"data[{path}]: dtype {dtype} -> {dtype2}")
-        elif shape != shape2:
-            changed.append(f"data[{path}]: shape {shape} -> {shape2}")
-    return "; ".join(changed) or "the function was called in another context"
+def _leaf(path, value):
+    if hasattr(value, "dtype"):
+        return Leaf(path, tf.as_dtype(value.dtype).name, tuple(value.shape))
+    return Leaf(path, f"Python {type(value).__name__}", repr(value))
+
+
+def _nearest(specs, new):
+    """The spec that differs from `new` in the fewest leaves, or None."""
+    alike = [s for s in specs if len(s) == len(new)] or specs
+
+    def distance(spec):
+        pairs = zip(spec, new, strict=False)
+        return sum(
+            (a.dtype != b.dtype) + (a.shape != b.shape) for a, b in pairs
+        )
+
+    return min(reversed(alike), key=distance, default=None)
+
+
+def _change(old, new):
+    if old.dtype != new.dtype:
+        return f"{new.path}: dtype {old.dtype} -> {new.dtype}"
+    return f"{new.path}: shape {old.shape} -> {new.shape}"

@@ -96,6 +96,8 @@ def _has_gpu():
 
 def is_lazy(callback):
     """Whether a callback is content with the end of each launch."""
+    if getattr(callback, "per_launch", False):
+        return True
     if isinstance(
         callback,
         (

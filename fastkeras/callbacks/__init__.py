@@ -1,0 +1,9 @@
+"""Callbacks that measure a training and say why it is as it is.
+
+They take Keras's protocol, let the engine run many steps in one call, and
+read the device at the ends of their windows or epochs alone.
+"""
+
+from fastkeras.callbacks.retrace_monitor import RetraceMonitor
+
+__all__ = ["RetraceMonitor"]

@@ -1,0 +1,75 @@
+"""What the callbacks of this package share: they count batches by index.
+
+Hooks of a batch run once a launch, and Keras may run the one at its end late,
+in another thread. So nothing is timed or counted there: the hook before a
+launch says how many batches are done, and the end of the epoch says the rest.
+"""
+
+import keras
+
+
+class Monitor(keras.callbacks.Callback):
+    """A callback for which one call a launch is enough.
+
+    Attributes:
+        done: Integer, batches of this epoch that are done.
+        seen: Integer, batches of the earlier epochs of this training.
+    """
+
+    #: Keras may call the hook at the end of a batch in a thread of its own.
+    async_safe = True
+    #: The engine may run many steps between two calls of the hooks.
+    per_launch = True
+
+    def __init__(self):
+        super().__init__()
+        self.done = 0
+        self.seen = 0
+        self._ended = 0
+        self._training = False
+
+    # For the subclasses.
+
+    def before_launch(self):
+        """Before each launch."""
+
+    def after_batches(self):
+        """After the last launch of an epoch, before its validation."""
+
+    def after_epoch(self, epoch, logs):
+        """At the end of an epoch; `done` is its number of batches."""
+
+    def scalars(self):
+        """Dict of name to float: what there is to log at this moment."""
+        return {}
+
+    # Keras's hooks.
+
+    def on_train_begin(self, logs=None):
+        self.seen = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.done = 0
+        self._ended = 0
+        self._training = True
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.done = batch
+        self.before_launch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._ended = max(self._ended, batch + 1)
+
+    def on_test_begin(self, logs=None):
+        self._end_of_batches()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._end_of_batches()
+        self.done = self._ended
+        self.after_epoch(epoch, logs or {})
+        self.seen += self.done
+
+    def _end_of_batches(self):
+        if self._training:
+            self._training = False
+            self.after_batches()

@@ -1,0 +1,241 @@
+"""RetraceMonitor: what was traced or compiled again, why, and the fix."""
+
+import dataclasses
+import weakref
+
+from fastkeras._lib import checks
+from fastkeras._lib.warn import warn
+from fastkeras.callbacks import _causes
+from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._traces import trace_counts
+
+_RUNNERS = ("train_function", "test_function")
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrace:
+    """One trace, or one compilation by XLA, that came on top of the first.
+
+    Attributes:
+        function: String, the function and its tier.
+        kind: `"trace"` or `"compile"`.
+        changes: Tuple of strings, `"data[0]: old -> new"`.
+        epoch: Integer, counted from 0.
+        batch: Integer, batches of the epoch done when it was seen.
+        seconds: Float, of the call in which it happened.
+        cause: String, one of the known causes.
+        fix: String, what to do about that cause.
+    """
+
+    function: str
+    kind: str
+    changes: tuple
+    epoch: int
+    batch: int
+    seconds: float
+    cause: str
+    fix: str
+
+    def __str__(self):
+        what = "traced" if self.kind == "trace" else "compiled by XLA"
+        if self.kind == "trace" and "xla" in self.function:
+            what = "traced and compiled by XLA"
+        changes = "; ".join(self.changes)
+        return (
+            f"{self.function} was {what} again: {self.cause}"
+            + (f" ({changes})" if changes else "")
+            + f". Epoch {self.epoch}, by batch {self.batch}; "
+            f"{self.seconds:.2f} s lost. {self.fix}"
+        )
+
+
+class RetraceMonitor(Monitor):
+    """Tells what was traced or compiled again, why, and what to do.
+
+    It counts by function, not by source line: fresh models that are each
+    traced once have no retrace. A first call that makes variables is traced
+    twice by TensorFlow; that is no retrace either. XLA compiles once for each
+    new shape, without any new trace; these are counted too. For a
+    `keras.Model` traces are counted, but neither their cause nor the
+    compilations can be known.
+
+    Args:
+        action: `"warn"`, `"raise"` (a RuntimeError) or `"ignore"`. Defaults
+            to `"warn"`; the same cause is told at its 1st, 2nd, 4th, 8th
+            time.
+        limit: Integer >= 0, the number of retraces and compilations after
+            which `action` is taken. Defaults to `0`: at the first.
+
+    Attributes:
+        events: List of `Retrace`, in the order in which they were seen.
+
+    Raises:
+        ValueError: If `action` is unknown or `limit` is negative.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> from fastkeras import FastModel
+    >>> inputs = keras.Input((2,))
+    >>> model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+    >>> model.compile("sgd", "mse")
+    >>> monitor = RetraceMonitor("ignore")
+    >>> x = np.ones((10, 2))
+    >>> _ = model.fit(x, x[:, 0], 4, verbose=0, callbacks=[monitor])
+    >>> [event.cause for event in monitor.events]
+    ['the last batch is smaller']
+
+    Reference: https://www.tensorflow.org/guide/function#controlling_retracing
+    """
+
+    def __init__(self, action="warn", limit=0):
+        super().__init__()
+        checks.one_of(action, "action", ("warn", "raise", "ignore"))
+        if limit != 0:
+            checks.positive_int(limit, "limit", "Give 0 to act at the first.")
+        self.action = action
+        self.limit = limit
+        self._begin_anew()
+
+    def _begin_anew(self):
+        self.events = []
+        self._read = {}
+        self._told = {}
+        self._epoch = 0
+
+    @property
+    def retraces(self):
+        """Number of traces that came on top of the first."""
+        return sum(e.kind == "trace" for e in self.events)
+
+    @property
+    def compiles(self):
+        """Number of compilations by XLA so far: one for each shape."""
+        return sum(
+            runner.ledger.compiles
+            for runner in (getattr(self.model, name) for name in _RUNNERS)
+            if hasattr(runner, "ledger")
+        )
+
+    @property
+    def seconds_lost(self):
+        """Seconds of the calls in which these happened."""
+        return sum(e.seconds for e in self.events)
+
+    def traces(self):
+        """Dict of function to its number of traces so far."""
+        found = {}
+        for name in _RUNNERS:
+            found.update(trace_counts(name, getattr(self.model, name)))
+        return found
+
+    def scalars(self):
+        return {
+            "retraces": float(self.retraces),
+            "xla_compiles": float(self.compiles),
+            "traces": float(sum(self.traces().values())),
+        }
+
+    # Hooks.
+
+    def set_model(self, model):
+        if model is not self.model:
+            self._begin_anew()
+        super().set_model(model)
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        for name in _RUNNERS:
+            runner = getattr(self.model, name)
+            if runner is not None and name not in self._read:
+                self._mark(name, runner)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._epoch = epoch
+
+    def before_launch(self):
+        self._look("train_function")
+
+    def after_batches(self):
+        self._look("train_function", last=True)
+
+    def after_epoch(self, epoch, logs):
+        self._look("test_function", last=True)
+
+    # Reading.
+
+    def _mark(self, name, runner, rebuilt=False):
+        if hasattr(runner, "ledger"):
+            count = len(runner.ledger.entries)
+        else:
+            count = sum(trace_counts(name, runner).values())
+        self._read[name] = (weakref.ref(runner), count, rebuilt and not count)
+
+    def _look(self, name, last=False):
+        runner = getattr(self.model, name)
+        if runner is None:
+            return
+        ref, count, rebuilt = self._read.get(name, (lambda: runner, 0, False))
+        if ref() is not runner:
+            # To make anew what was never traced costs nothing.
+            rebuilt, count = rebuilt or count > 0, 0
+        self._mark(name, runner, rebuilt)
+        if hasattr(runner, "ledger"):
+            self._read_ledger(runner.ledger.entries, count, rebuilt, last)
+            return
+        traces = sum(trace_counts(name, runner).values())
+        if rebuilt and traces:
+            self._add(name, "trace", (), 0.0, _causes.REBUILT)
+        # What the first call traced is its own affair: see the docstring.
+        for _ in range(traces - count if count else 0):
+            self._add(name, "trace", (), 0.0, _causes.UNKNOWN)
+
+    def _read_ledger(self, entries, count, rebuilt, last):
+        for k, entry in enumerate(entries[count:], count):
+            cause = None
+            if entry.kind != "first":
+                cause = _causes.cause(entry, last)
+            elif rebuilt and k == 0:
+                cause = _causes.REBUILT
+            elif last and _is_partial(entry, entries[:k]):
+                cause = _causes.LAST_BATCH
+            if cause is None:
+                continue
+            kind = "compile" if entry.kind == "compile" else "trace"
+            changes = tuple(
+                f"{new.path}: {old} -> {new}" for old, new in entry.changes
+            )
+            self._add(entry.function, kind, changes, entry.seconds, cause)
+
+    def _add(self, function, kind, changes, seconds, cause):
+        event = Retrace(
+            function,
+            kind,
+            changes,
+            self._epoch,
+            max(self.done, self._ended),
+            seconds,
+            cause,
+            _causes.FIXES[cause],
+        )
+        self.events.append(event)
+        if len(self.events) <= self.limit:
+            return
+        if self.action == "raise":
+            raise RuntimeError(str(event))
+        times = self._told[function, cause] = (
+            self._told.get((function, cause), 0) + 1
+        )
+        if self.action == "warn" and times & (times - 1) == 0:
+            again = f" (Time {times} of its kind.)" if times > 1 else ""
+            warn(f"{event}{again}")
+
+
+def _is_partial(entry, before):
+    """Whether a first call was that of a batch the others' loop can't take."""
+    return any(map(_of_rows, before)) and not _of_rows(entry)
+
+
+def _of_rows(entry):
+    return "resident" in entry.function or "loop" in entry.function
