@@ -1,10 +1,13 @@
 """Hygiene for every test: same start, nothing left behind, two CPU devices."""
 
 import os
+import pathlib
+import tempfile
 
-# Both must stand before TensorFlow and Keras are first imported.
+# All must stand before TensorFlow and Keras are first imported.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["FASTKERAS_CACHE_DIR"] = tempfile.mkdtemp()
 
 import keras  # noqa: E402
 import pytest  # noqa: E402
@@ -104,6 +107,9 @@ def hygiene():
     so that one careless test gives one failure.
     """
     keras.utils.set_random_seed(SEED)
+    # What one test measured must not decide how another runs.
+    remembered = pathlib.Path(os.environ["FASTKERAS_CACHE_DIR"], "choices.json")
+    remembered.unlink(missing_ok=True)
     before = read_globals()
     yield
     # Read first: `clear_session` itself resets the dtype policy.

@@ -14,6 +14,7 @@ import keras
 
 from fastkeras.bench.sides import Side
 from fastkeras.model import FastModel
+from fastkeras.perf import Execution
 
 #: No change of any choice for so long counts as settled.
 QUIET_SECONDS = 1.5
@@ -118,7 +119,9 @@ class FastSide(Side):
     """
 
     def __init__(self, row, data=None, clock=None):
-        super().__init__(row, FastModel, {"perf": "auto"}, data, clock)
+        super().__init__(
+            row, FastModel, {"perf": Execution(cache=False)}, data, clock
+        )
         self.settled = False
 
     def warm(self, seconds):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine import _cache
 from fastkeras.engine import _launch
 from fastkeras.engine import _parity
 from fastkeras.engine import _report
@@ -34,6 +35,7 @@ class StepFunction:
         self._checked = False
         self._functions = {}
         self._pilots = {}
+        self._keys = {}
         self._reset = None
         self.ledger = Ledger()
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
@@ -84,10 +86,24 @@ class StepFunction:
             self._checked = True
             self._check_features()
         if isinstance(launch, Rows) or tier not in _launch.LOOPS:
-            self.pilot(feed).note(
-                tier, launch.updates, time.perf_counter() - start
-            )
+            self._note(feed, tier, launch.updates, time.perf_counter() - start)
         return logs
+
+    def _note(self, feed, tier, updates, seconds):
+        pilot = self.pilot(feed)
+        compared = pilot.note(tier, updates, seconds)
+        if len(pilot.tiers) == 1 or not self._model.perf.execution.cache:
+            return
+        if feed.name not in self._keys:
+            # Not before the first step: it makes the variables.
+            key = _cache.signature(self._model, self._name, feed)
+            self._keys[feed.name] = key
+            pilot.known = _cache.load(key)
+        if compared:
+            figures = {
+                t: (s, pilot.cost.get(t, 0)) for t, s in compared.items()
+            }
+            _cache.save(self._keys[feed.name], figures)
 
     def _steps(self, tier, feed, launch):
         if tier in _launch.LOOPS:

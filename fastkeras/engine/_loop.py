@@ -1,4 +1,4 @@
-"""The loops of `fit` and `evaluate`: epochs, callbacks, validation."""
+"""The loop of `fit`: epochs, callbacks, validation."""
 
 import keras
 
@@ -9,8 +9,6 @@ from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._metrics import epoch_logs
 from fastkeras.engine._metrics import in_epoch
-from fastkeras.engine._metrics import keeps_metrics
-from fastkeras.engine._metrics import warn_not_finite
 from fastkeras.engine._options import check_counts
 from fastkeras.engine._options import limited
 from fastkeras.engine._tiers import is_lazy
@@ -57,7 +55,7 @@ def fit(
         shuffle=shuffle,
     )
     check_length(feed, epochs - initial_epoch)
-    _build(model, feed)
+    build(model, feed)
     validate = _validation(
         model,
         validation_data,
@@ -65,7 +63,7 @@ def fit(
         validation_steps,
         validation_freq,
     )
-    callbacks = _callback_list(
+    callbacks = callback_list(
         model, callbacks, verbose, epochs, feed, add_history=True
     )
     model.stop_training = False
@@ -98,7 +96,7 @@ def _epochs(first, epochs, feed):
         yield epoch
 
 
-def _callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
+def callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     return keras.callbacks.CallbackList(
@@ -158,75 +156,6 @@ def _runner(model):
     return model.train_function
 
 
-@keeps_metrics
-def evaluate(
-    model,
-    x=None,
-    y=None,
-    batch_size=None,
-    verbose="auto",
-    sample_weight=None,
-    steps=None,
-    callbacks=None,
-    return_dict=False,
-    **kwargs,
-):
-    """Evaluates a model; the arguments are those of `keras.Model.evaluate`."""
-    check_counts(locals())
-    private.assert_compiled(model, "evaluate")
-    _warn_of_changes(model)
-    feed = kwargs.pop("_feed", None)
-    passes = kwargs.pop("_passes", 1)
-    if kwargs:
-        raise ValueError(f"Arguments not recognized: {kwargs}")
-    if feed is None:
-        feed, _ = make_feed(
-            model,
-            steps,
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            shuffle=False,
-        )
-    _build(model, feed)
-    callbacks = _callback_list(model, callbacks, verbose, 1, feed)
-    model.stop_evaluating = False
-    callbacks.on_test_begin()
-    logs = {}
-    model.make_test_function()
-    model.test_function.reset_metrics()
-    # Every validation sees the same batches, also of endless data.
-    feed.rewind()
-    feed.begin()
-    done = 0
-    try:
-        while not (done and model.stop_evaluating):
-            model.make_test_function()
-            runner = model.test_function
-            ahead = feed.left
-            if ahead is not None:
-                ahead += (passes - 1) * feed.num_batches
-            tier, steps = runner.next(feed, ahead, model.stop_evaluating)
-            launch = feed.take(steps, 1, True)
-            if launch is None:
-                break
-            callbacks.on_test_batch_begin(done)
-            logs = runner.run(feed, launch, tier)
-            done += launch.batches
-            callbacks.on_test_batch_end(done - 1, logs)
-    finally:
-        feed.end()
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        logs = private.metrics_or_logs(model, logs)
-    logs = private.pythonify(logs)
-    warn_not_finite(logs, model._step.told)
-    callbacks.on_test_end(logs)
-    if return_dict:
-        return logs
-    return private.in_metrics_order(model, logs)
-
-
 def _validation(model, data, batch_size, steps, freq):
     """A function of an epoch that validates when it is time."""
     if data is None:
@@ -269,10 +198,10 @@ def check_before_training(model):
     if model._step.is_ready(model):
         trained = model._step.trainable(model)
         check_optimizer(model, model.optimizer, trained)
-    _warn_of_changes(model)
+    warn_of_changes(model)
 
 
-def _warn_of_changes(model):
+def warn_of_changes(model):
     names = model._step.changed_layers(model)
     if names:
         warn(
@@ -282,7 +211,7 @@ def _warn_of_changes(model):
         )
 
 
-def _build(model, feed):
+def build(model, feed):
     """Makes all variables before the first trace, where that is needed.
 
     Under a strategy no variable can be made inside a replica; elsewhere Keras

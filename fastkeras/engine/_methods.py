@@ -4,9 +4,11 @@ import functools
 
 import keras
 
+from fastkeras.engine import _evaluate
 from fastkeras.engine import _loop
 from fastkeras.engine import _predict
 from fastkeras.engine._function import StepFunction
+from fastkeras.engine._options import check_counts
 from fastkeras.engine._predict import Predictor
 from fastkeras.perf._scaling import noticing_unscaled_loss
 
@@ -40,7 +42,7 @@ class Loops:
     def evaluate(self, *args, **kwargs):
         if self.perf.is_keras:
             return super().evaluate(*args, **kwargs)
-        return _loop.evaluate(self, *args, **kwargs)
+        return _evaluate.evaluate(self, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(
@@ -48,6 +50,7 @@ class Loops:
     ):
         out = None
         if not self.perf.is_keras:
+            check_counts({"batch_size": batch_size, "steps": steps})
             self.predictor = self.predictor or Predictor(self)
             out = _predict.predict(
                 self, x, batch_size, verbose, steps, callbacks

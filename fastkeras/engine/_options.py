@@ -1,9 +1,21 @@
-"""Where Keras's own options and `Execution` meet."""
+"""Where Keras's own options and `Execution` meet; counts of `fit`."""
+
+import numbers
 
 import keras
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+
+_AT_LEAST_ONE = (
+    "batch_size",
+    "steps_per_epoch",
+    "validation_steps",
+    "validation_batch_size",
+    "steps",
+)
+_AT_LEAST_ZERO = ("epochs", "initial_epoch")
 
 
 def options(plan, model, given):
@@ -78,3 +90,57 @@ def _agreed(keras_option, ours):
             )
         )
     return our_value
+
+
+def check_counts(given):
+    """Refuses counts without sense, before anything has changed.
+
+    What Keras gives a meaning stays: no epochs, or an `initial_epoch` past
+    the last, train nothing.
+
+    Args:
+        given: Dict of the arguments of `fit`, `evaluate` or `predict`.
+
+    Raises:
+        TypeError: If a count is not an integer.
+        ValueError: If a count is too small.
+    """
+    for name in _AT_LEAST_ONE:
+        if given.get(name) is not None:
+            checks.positive_int(given[name], name, "Leave it out.")
+    for name in _AT_LEAST_ZERO:
+        _check_from_zero(given.get(name, 0), name)
+    freq = given.get("validation_freq", 1)
+    if not isinstance(freq, list):
+        remedy = "Give a number of epochs, or a list of epochs."
+        checks.positive_int(freq, "validation_freq", remedy)
+    share = given.get("validation_split")
+    if share and given["validation_data"] is None and not 0 < share < 1:
+        raise ValueError(
+            checks.message(
+                "`validation_split` must be > 0 and < 1",
+                f"validation_split={share!r}",
+                "Give the share of the rows to validate on, such as 0.2.",
+            )
+        )
+
+
+def _check_from_zero(value, name):
+    if not isinstance(value, numbers.Integral) or value < 0:
+        wrong = ValueError if isinstance(value, numbers.Integral) else TypeError
+        raise wrong(
+            checks.message(
+                f"`{name}` must be an integer >= 0",
+                f"{name}={value!r}",
+                "Epochs are counted from 0.",
+            )
+        )
+
+
+def limited(value, name):
+    """A count, cut to the limit that `keras.config` sets for debugging."""
+    limit = getattr(keras.config, f"max_{name}")()
+    if not limit or (value is not None and value <= limit):
+        return value
+    warn(f"`{name}` is limited to {limit} by `keras.config.set_max_{name}`.")
+    return limit

@@ -18,6 +18,9 @@ SAMPLES = 3
 SHARE = 0.08
 #: Seconds a trial may cost in any case.
 FREE = 0.15
+#: How many times the gain in the time ahead must be the cost of a trial, where
+#: an earlier run has measured both.
+PAYBACK = 3
 #: A tier must be faster by this factor to be worth changing to.
 MARGIN = 0.97
 
@@ -36,6 +39,7 @@ class Pilot:
         self.tier = self.tiers[0]
         self.reasons = []
         self.cost = {}
+        self.known = {}
         self._times = collections.defaultdict(
             lambda: collections.deque(maxlen=64)
         )
@@ -71,20 +75,30 @@ class Pilot:
     def _tier(self, estimate, ahead):
         if self._trial:
             return min(self._rounds, key=lambda t: len(self._rounds[t]))
-        if len(self._times[self.tier]) < SAMPLES:
+        if len(self._times[self.tier]) < SAMPLES and not self.known:
             return self.tier
-        step = self.median(self.tier)
-        for tier in self.tiers:
-            if tier in self._tried:
-                continue
-            # What was spent so far is a fair guess at what is to come.
-            time = self._spent + (1e9 if ahead is None else ahead) * step
-            if estimate(tier) <= SHARE * time + FREE:
+        ahead = 1e9 if ahead is None else ahead
+        for tier in sorted(self.tiers, key=self._known_step):
+            if tier not in self._tried and self._pays(tier, estimate, ahead):
                 self._trial = tier
                 self._tried.add(tier)
                 self._rounds = {self.tier: [], tier: []}
                 return tier
         return self.tier
+
+    def _known_step(self, tier):
+        return self.known.get(tier, (0.0, 0.0))[0]
+
+    def _pays(self, tier, estimate, ahead):
+        """Whether a trial of a tier is worth the time it may cost."""
+        if {tier, self.tier} <= self.known.keys():
+            gain = self._known_step(self.tier) - self._known_step(tier)
+            return gain * ahead > PAYBACK * self.known[tier][1]
+        if len(self._times[self.tier]) < SAMPLES:
+            return False
+        # What was spent so far is a fair guess at what is to come.
+        time = self._spent + ahead * self.median(self.tier)
+        return estimate(tier) <= SHARE * time + FREE
 
     def _size(self, tier, left):
         if self.steps is not None:
@@ -98,15 +112,26 @@ class Pilot:
         return size if left is None else max(1, min(size, left))
 
     def note(self, tier, steps, seconds):
-        """Takes in a launch; the first of each tier only warms it up."""
+        """Takes in a launch; the first of each tier only warms it up.
+
+        Args:
+            tier: String, the tier it ran in.
+            steps: Integer, the updates in it.
+            seconds: Float, what it took.
+
+        Returns:
+            The tiers whose comparison has just ended, and their medians: a
+            dict, which is empty after most launches.
+        """
         self._spent += seconds
         if tier not in self._warm:
             self._warm.add(tier)
-            return
+            return {}
         self._times[tier].append(seconds / steps)
         if self._trial and tier in self._rounds:
             self._rounds[tier].append(seconds / steps)
-            self._decide()
+            return self._decide()
+        return {}
 
     def _decide(self):
         """Ends a comparison whose outcome is clear, or that took too long."""
@@ -114,7 +139,7 @@ class Pilot:
         samples = min(len(old), len(new))
         apart = samples and (max(old) < min(new) or max(new) < min(old))
         if samples < (SAMPLES if apart else 3 * SAMPLES):
-            return
+            return {}
         before, after = map(statistics.median, (old, new))
         faster = after < MARGIN * before
         self.reasons.append(
@@ -122,9 +147,11 @@ class Pilot:
             f"{before * 1e3:.3g} in {self.tier} (n={samples} launches each): "
             + ("taken" if faster else f"{self.tier} kept")
         )
+        compared = dict(zip(self._rounds, (before, after), strict=True))
         if faster:
             self.tier = self._trial
         self._trial = None
+        return compared
 
     def drop(self, tier, reason):
         """Leaves a tier out from now on."""

@@ -22,7 +22,7 @@ def report(model):
         one for each function that has run (train_step, test_step).
     """
     values = {
-        "machine": _machine(),
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             "tensorflow": tf.__version__,
@@ -38,7 +38,8 @@ def report(model):
     return receipt.Receipt(values)
 
 
-def _machine():
+def machine():
+    """Processor, cores, GPUs and system, as a dict."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:

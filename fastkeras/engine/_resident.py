@@ -91,9 +91,11 @@ class Resident(Feed):
     def spec(self):
         """The specs of a full batch."""
         return private.tree.map_structure(
-            lambda a: None
-            if a is None
-            else tf.TensorSpec([self.batch_size, *a.shape[1:]], a.dtype),
+            lambda a: (
+                None
+                if a is None
+                else tf.TensorSpec([self.batch_size, *a.shape[1:]], a.dtype)
+            ),
             self.data,
         )
 

@@ -20,6 +20,8 @@ class Execution:
         feed: `"auto"`, `"resident"` (arrays live on the device; data that
             can't is refused) or `"stream"` (through `tf.data`). Defaults to
             `"auto"`.
+        cache: Bool, whether measured times are kept for the next process, in
+            the folder that `FASTKERAS_CACHE_DIR` names. Defaults to True.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -34,6 +36,7 @@ class Execution:
     jit: object = "auto"
     steps_per_launch: object = "auto"
     feed: str = "auto"
+    cache: bool = True
 
     def __post_init__(self):
         if not isinstance(self.jit, bool) and self.jit != "auto":
@@ -52,6 +55,7 @@ class Execution:
             )
 
         checks.one_of(self.feed, "feed", ("auto", "resident", "stream"))
+        checks.one_of(self.cache, "cache", (True, False))
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""
