@@ -1,5 +1,24 @@
 """What the two feeds have in common."""
 
+import time
+
+
+class Wait:
+    """Adds up the seconds in its `with` blocks.
+
+    Attributes:
+        seconds: Float, the sum so far.
+    """
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __enter__(self):
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error):
+        self.seconds += time.perf_counter() - self._start
+
 
 class Feed:
     """Batches of an epoch, handed out launch by launch.
@@ -12,6 +31,7 @@ class Feed:
             known.
         left: Integer, the batches left in this epoch, or None.
         is_spent: True if the data can be gone through only once, and was.
+        wait: `Wait`, the time spent on waiting for batches.
     """
 
     name = None
@@ -21,6 +41,7 @@ class Feed:
         self.length = length
         self.steps = steps
         self.left = 0
+        self.wait = Wait()
 
     @property
     def num_batches(self):

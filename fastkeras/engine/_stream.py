@@ -107,7 +107,8 @@ class Stream(Feed):
         while len(batches) < count and self._iterator is not None:
             if self.steps is not None and self._seen >= self.steps:
                 break
-            batch = self._next()
+            with self.wait:
+                batch = self._next()
             if batch is None:
                 self._ended(self._seen)
                 break
