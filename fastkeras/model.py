@@ -7,7 +7,9 @@ from fastkeras._lib import checks
 from fastkeras._lib import forms
 from fastkeras._lib import private
 from fastkeras.perf._feature import Stage
-from fastkeras.perf._losses import RecordingLoss
+from fastkeras.perf._losses import mend_containers
+from fastkeras.perf._padding import forward
+from fastkeras.perf._part import evaluate
 from fastkeras.perf._plan import check_optimizer
 from fastkeras.perf._plan import check_plan
 from fastkeras.perf._plan import make_plan
@@ -152,11 +154,8 @@ class FastModel(engine.Loops, keras.Model):
             given["auto_scale_loss"] = False
         super().compile(**given)
         self.requested_jit = given["jit_compile"]
-        if loss is not None and not plan.is_keras:
-            names = getattr(self, "output_names", None)
-            private.set_compile_loss(
-                self, RecordingLoss(loss, loss_weights, output_names=names)
-            )
+        if not plan.is_keras:
+            mend_containers(self, given)
         self._begin(plan, step)
 
     def _begin(self, plan, step):
@@ -241,6 +240,14 @@ class FastModel(engine.Loops, keras.Model):
         update = step.reduce(self, total)
         step.apply(self, update)
         return step.logs(self, update)
+
+    def test_step(self, data):
+        """One step of `evaluate`, on a batch as it gives them."""
+        return evaluate(self, data)
+
+    def predict_step(self, data):
+        """One step of `predict`, on a batch as it gives them."""
+        return forward(self, data, training=False)
 
     @property
     def has_own_train_step(self):

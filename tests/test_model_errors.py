@@ -1,5 +1,7 @@
 """What FastModel refuses, what it says then, and what it leaves as it was."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -346,6 +348,30 @@ def test_labels_out_of_range_are_as_in_keras():
         np.testing.assert_array_equal(model.get_weights()[0], before[0])
 
 
+def test_labels_out_of_range_are_not_silent_under_xla():
+    """XLA makes NaN of them; top-k accuracy of NaN may look fine there."""
+    inputs = keras.Input((3,))
+    model = FastModel(inputs, keras.layers.Dense(2, "softmax")(inputs))
+    model.compile(
+        sgd(),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        jit_compile=True,
+    )
+    labels = np.arange(16) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        history = fit(model, y=labels).history
+        model.evaluate(X, labels, verbose=0)
+    assert np.isfinite(history["loss"]).all()
+    for again in (model.evaluate, model.fit):
+        model.compile()
+        with pytest.warns(UserWarning, match="loss is not finite") as seen:
+            again(X, np.full(16, 7), verbose=0)
+            again(X, np.full(16, 7), verbose=0)
+        assert len([w for w in seen if "not finite" in str(w.message)]) == 1
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -396,6 +422,128 @@ def test_data_of_another_number_type_trains_as_in_keras(dtype):
         return model.get_weights()[0]
 
     np.testing.assert_allclose(run(FastModel), run(keras.Model), atol=1e-6)
+
+
+COUNTS = [
+    ("batch_size", 0),
+    ("batch_size", 2.5),
+    ("steps_per_epoch", 0),
+    ("steps_per_epoch", -1),
+    ("validation_steps", 0),
+    ("validation_batch_size", 0),
+    ("validation_freq", 0),
+    ("validation_freq", -2),
+    ("validation_freq", None),
+    ("epochs", -1),
+    ("epochs", 1.5),
+    ("initial_epoch", -1),
+    ("initial_epoch", None),
+]
+
+
+def test_a_count_without_sense_is_refused_before_anything_changes():
+    model = trained()
+    before = everything(model)
+    for name, value in COUNTS:
+        with pytest.raises((ValueError, TypeError), match=RULE) as caught:
+            fit(model, **{"validation_data": (X, Y), name: value})
+        assert f"{name}={value!r}" in str(caught.value)
+    for method in (model.evaluate, model.predict):
+        for name in ("batch_size", "steps"):
+            with pytest.raises(ValueError, match=f"{name}` must be >= 1.*=0"):
+                method(X, verbose=0, **{name: 0})
+    assert everything(model) == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"epochs": 0},
+        {"epochs": 2, "initial_epoch": 2},
+        {"epochs": 1, "initial_epoch": 3},
+        {"epochs": np.int64(2), "batch_size": np.int64(8)},
+        {"epochs": 3, "validation_freq": [2], "validation_data": (X, Y)},
+        {"epochs": 3, "validation_freq": 5, "validation_data": (X, Y)},
+    ],
+    ids=" ".join,
+)
+def test_a_count_that_keras_gives_a_meaning_keeps_it(given):
+    def run(base):
+        keras.utils.set_random_seed(7)
+        model = net(base)
+        model.compile(sgd(), "mse")
+        history = fit(model, **given)
+        return model.get_weights()[0], history.epoch, history.history
+
+    ours, stock = run(FastModel), run(keras.Model)
+    np.testing.assert_allclose(ours[0], stock[0], atol=1e-6)
+    assert ours[1] == stock[1]
+    assert {k: len(v) for k, v in ours[2].items()} == {
+        k: len(v) for k, v in stock[2].items()
+    }
+
+
+class Stops(keras.callbacks.Callback):
+    def __init__(self, hook):
+        super().__init__()
+        setattr(self, hook, self._stop)
+
+    def _stop(self, *args, **kwargs):
+        self.model.stop_training = self.model.stop_evaluating = True
+
+
+@pytest.mark.parametrize(
+    "hook", ["on_train_begin", "on_epoch_begin", "on_train_batch_begin"]
+)
+def test_a_stop_before_the_first_batch_trains_one_as_in_keras(hook):
+    def run(base, callbacks):
+        keras.utils.set_random_seed(7)
+        model = net(base)
+        model.compile(sgd(), "mse")
+        history = fit(model, epochs=3, callbacks=callbacks).history
+        return model, len(history["loss"])
+
+    stock, epochs = run(keras.Model, [Stops(hook)])
+    ours, same = run(FastModel, [Stops(hook)])
+    assert int(ours.optimizer.iterations) == 1 and same == epochs == 1
+    np.testing.assert_allclose(
+        ours.get_weights()[0], stock.get_weights()[0], atol=1e-6
+    )
+    # Without it, all twelve run.
+    assert int(run(FastModel, [])[0].optimizer.iterations) == 12
+
+
+def test_a_stop_before_evaluating_sees_one_batch_as_in_keras():
+    def loss(base):
+        keras.utils.set_random_seed(7)
+        model = net(base)
+        model.compile(sgd(), "mse")
+        stops = [Stops("on_test_begin")]
+        return model.evaluate(X, Y, 4, verbose=0, callbacks=stops), (
+            model.evaluate(X, Y, 4, verbose=0)
+        )
+
+    (ours, whole), (stock, _) = loss(FastModel), loss(keras.Model)
+    assert ours == pytest.approx(stock, rel=1e-6)
+    assert ours != pytest.approx(whole, rel=1e-3)
+
+
+def test_the_limits_that_keras_sets_for_debugging_hold():
+    def run(base):
+        model = net(base)
+        model.compile(sgd(), "mse")
+        with pytest.warns(UserWarning, match="imit"):
+            history = fit(model, epochs=3).history["loss"]
+        model.predict(X, batch_size=4, verbose=0)
+        return len(history), int(model.optimizer.iterations)
+
+    keras.config.set_max_epochs(2)
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        assert run(FastModel) == run(keras.Model) == (2, 4)
+    finally:
+        keras.config.set_max_epochs(None)
+        keras.config.set_max_steps_per_epoch(None)
 
 
 @pytest.mark.parametrize("share", [1.5, 1.0, -0.2])

@@ -587,6 +587,47 @@ def test_a_weight_per_row_goes_along_the_rows_of_a_square_mask():
     assert stock != pytest.approx(right, rel=1e-2)
 
 
+@pytest.mark.parametrize("steps", [4, 3])
+def test_a_weighted_metric_of_a_mask_goes_along_the_rows(steps):
+    rows = 4
+    x = np.random.default_rng(0).uniform(1, 2, (rows, steps, 1))
+    x[0, 2:] = x[2, 1:] = 0
+    weight = np.array([1, 2, 3, 4], "float32")
+    kept = (x[..., 0] != 0) * weight[:, None]
+    right = {
+        "weighted_mae": (x[..., 0] * kept).sum() / kept.sum(),
+        "q": (x[..., 0] ** 2 * kept).sum() / kept.sum(),
+        "mae": x.sum() / (x != 0).sum(),
+    }
+
+    def run(base, **perf):
+        inputs = keras.Input((steps, 1))
+        top = keras.layers.Dense(1, kernel_initializer="ones")
+        model = base(inputs, top(keras.layers.Masking()(inputs)))
+        model.compile(
+            keras.optimizers.SGD(0.0),
+            "mse",
+            metrics=["mae"],
+            weighted_metrics=["mae", keras.metrics.MeanSquaredError("q")],
+            **perf,
+        )
+        y = np.zeros_like(x)
+        data = {"x": x, "y": y, "sample_weight": weight, "batch_size": rows}
+        logs = model.fit(**data, shuffle=False, verbose=0).history
+        again = model.evaluate(**data, verbose=0, return_dict=True)
+        assert {k: v[0] for k, v in logs.items()} == pytest.approx(again)
+        return again
+
+    for perf in ("auto", fk.perf.Accumulate(2), fk.perf.Microbatch(3)):
+        got = run(FastModel, perf=perf)
+        assert {k: got[k] for k in right} == pytest.approx(right, rel=1e-5)
+    if steps == rows:
+        assert run(keras.Model)["q"] != pytest.approx(right["q"], rel=1e-3)
+    else:
+        with pytest.raises(ValueError, match="Dimensions must be equal"):
+            run(keras.Model)
+
+
 @pytest.mark.parametrize("kind", ["arrays", "dataset"])
 def test_a_class_missing_from_class_weight_counts_as_one(kind):
     labels = CLASSES.astype("int32")
@@ -622,19 +663,37 @@ def test_the_end_of_an_epoch_of_a_py_dataset_comes_once():
     assert stock.ends > 2
 
 
-def test_a_row_that_is_masked_out_whole_leaves_the_weights_finite():
-    def build(base):
+@pytest.mark.parametrize(
+    "perf", ["auto", fk.perf.Accumulate(2), fk.perf.Microbatch(1)], ids=str
+)
+def test_a_row_that_is_masked_out_whole_adds_nothing(perf):
+    def weights(base, x, pooled=False, **perf):
+        keras.utils.set_random_seed(7)
         inputs = keras.Input((2, 1))
         hidden = keras.layers.Masking()(inputs)
+        if pooled:
+            hidden = keras.layers.GlobalAveragePooling1D()(hidden)
         model = base(inputs, keras.layers.Dense(1)(hidden))
-        model.compile("sgd", "mse")
-        return model
+        model.compile("sgd", "mse", **perf)
+        y = x[:, 0] if pooled else x
+        model.fit(x, y, batch_size=1, shuffle=False, verbose=0)
+        return np.concatenate(model.get_weights(), None)
 
     x = np.ones((4, 2, 1), "float32")
     x[1] = 0
-    ours = build(FastModel)
-    ours.fit(x, x, batch_size=1, epochs=1, verbose=0)
-    assert np.isfinite(np.concatenate(ours.get_weights(), None)).all()
+    # Alone in its batch it trains nothing, in a window it weighs nothing.
+    without = x[[0, 0, 2, 3]] if perf == fk.perf.Accumulate(2) else x[[0, 2, 3]]
+    got = weights(FastModel, x, perf=perf)
+    np.testing.assert_allclose(
+        got, weights(FastModel, without, perf=perf), atol=1e-6
+    )
+    # The control: a mean over no step is no number, in Keras as here, where it
+    # is told, and left out on demand.
+    assert not np.isfinite(weights(keras.Model, x, pooled=True)).any()
+    with pytest.warns(UserWarning, match="loss is not finite"):
+        weights(FastModel, x, pooled=True, perf=perf)
+    perf = [perf, "skip_non_finite"]
+    assert np.isfinite(weights(FastModel, x, pooled=True, perf=perf)).all()
 
 
 def test_the_loss_of_each_output_is_the_mean_over_the_rows():

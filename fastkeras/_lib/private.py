@@ -91,6 +91,31 @@ def set_compile_loss(model, value):
     model._compile_loss = value
 
 
+def metrics_are_built(model):
+    """Whether the compiled metrics have the variables a step makes."""
+    metrics = model._compile_metrics
+    return metrics is None or metrics.built
+
+
+def set_compile_metrics(model, value):
+    """Replaces the container of the compiled metrics.
+
+    Past Keras's tracking of attributes, as its own `compile` does it: tracked,
+    they would count a second time among the model's metrics.
+    """
+    vars(model)["_compile_metrics"] = value
+
+
+def per_output(metrics, values):
+    """Values in the order of the outputs, as a container of metrics has them.
+
+    Args:
+        metrics: A built `CompileMetrics`.
+        values: Predictions, or weights that may stand for all outputs.
+    """
+    return metrics._flatten_y(values)
+
+
 def flat_layers(model):
     """Every layer of the model, the model itself and nested ones included."""
     return list(model._flatten_layers())
@@ -157,6 +182,11 @@ def graph_of(model):
 def symbolic_build(model, batch):
     """Makes all variables of the model, its metrics and its optimizer."""
     model._symbolic_build(data_batch=batch)
+
+
+def own_state(layer):
+    """The variables a layer updates while it is called, no random seeds."""
+    return layer._non_trainable_variables
 
 
 def own_weights(layer):

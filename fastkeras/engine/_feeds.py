@@ -6,6 +6,7 @@ from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _resident
+from fastkeras.engine._options import limited
 from fastkeras.engine._stream import NO_DATA
 from fastkeras.engine._stream import Stream
 
@@ -35,6 +36,7 @@ def make_feed(model, steps=None, class_weight=None, **data):
                 "`keras.utils.PyDataset`.",
             )
         )
+    steps = limited(steps, "steps_per_epoch")
     if class_weight is not None and isinstance(x, tf.data.Dataset):
         data["x"] = x.map(_weigher(class_weight), tf.data.AUTOTUNE)
         class_weight = None

@@ -107,6 +107,8 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
         return None
     if tf.config.functions_run_eagerly() or steps is not None:
         return None
+    if keras.config.max_steps_per_epoch():
+        return None
     if not all(map(_is_lazy, keras.tree.flatten(callbacks or []))):
         return None
     feed, _ = make_feed(

@@ -88,6 +88,47 @@ class RecordingLoss(private.CompileLoss):
         return total
 
 
+class RowMetrics(private.CompileMetrics):
+    """Keras's container of compiled metrics, whose weights go along the rows.
+
+    The same fault as that of the losses: a weight per row times a mask.
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if not self.built:
+            self.build(y_true, y_pred)
+        if sample_weight is not None:
+            predictions = private.per_output(self, y_pred)
+            weights = private.per_output(self, sample_weight)
+            if len(weights) < len(predictions):
+                weights = weights[:1] * len(predictions)
+            sample_weight = [
+                _along_mask(w, getattr(p, "_keras_mask", None))
+                for w, p in zip(weights, predictions, strict=True)
+            ]
+        super().update_state(y_true, y_pred, sample_weight)
+
+
+def mend_containers(model, compiled):
+    """Replaces Keras's containers of losses and metrics by those above.
+
+    Args:
+        model: The model, just compiled by Keras.
+        compiled: Dict of the arguments of `compile`.
+    """
+    names = getattr(model, "output_names", None)
+    loss, scales = compiled["loss"], compiled["loss_weights"]
+    if loss is not None:
+        private.set_compile_loss(
+            model, RecordingLoss(loss, scales, output_names=names)
+        )
+    metrics, weighted = compiled["metrics"], compiled["weighted_metrics"]
+    if weighted is not None:
+        private.set_compile_metrics(
+            model, RowMetrics(metrics, weighted, output_names=names)
+        )
+
+
 class _Recorder:
     """Stands in for one loss function inside the container."""
 
@@ -118,7 +159,8 @@ class _Recorder:
         )
         mask = _both(in_mask, getattr(values, "_keras_mask", None))
         if sample_weight is not None:
-            sample_weight = _along_rows(sample_weight, values, mask)
+            ranks = [len(t.shape) for t in (values, mask) if t is not None]
+            sample_weight = _along_rows(sample_weight, max(ranks))
         value = private.reduce_weighted_values(
             values, sample_weight, mask, loss.reduction, loss.dtype
         )
@@ -167,10 +209,15 @@ def _both(a, b):
     return tf.logical_and(a, b)
 
 
-def _along_rows(sample_weight, values, mask):
+def _along_mask(sample_weight, mask):
+    if sample_weight is None or mask is None:
+        return sample_weight
+    return _along_rows(sample_weight, len(mask.shape))
+
+
+def _along_rows(sample_weight, rank):
     """Gives a weight per row one axis of size 1 for each axis it lacks."""
     weight = tf.convert_to_tensor(sample_weight)
-    rank = max(values.shape.rank, 0 if mask is None else len(mask.shape))
     if weight.shape.rank == 1 and rank > 1:
         weight = tf.reshape(weight, [-1] + [1] * (rank - 1))
     return weight

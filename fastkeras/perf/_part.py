@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras.perf import _gradients
+from fastkeras.perf import _padding
 from fastkeras.perf import _parts
 from fastkeras.perf._losses import ROWS
 from fastkeras.perf._losses import SUM
@@ -24,10 +25,12 @@ class Total(NamedTuple):
     Attributes:
         sums: `Sums`; two totals are added entry by entry.
         logs: Dict, what `compute_metrics` returned last.
+        before: `Before`, what a window that is left out goes back to.
     """
 
     sums: object
     logs: dict
+    before: object = None
 
 
 class Sums(NamedTuple):
@@ -50,6 +53,22 @@ class Sums(NamedTuple):
     rows: object
 
 
+class Part(NamedTuple):
+    """A batch or slice, unpacked.
+
+    Attributes:
+        x, y, sample_weight: What losses and metrics see.
+        rows: Scalar, float32.
+        data: The batch as it came, which the model is called on.
+    """
+
+    x: object
+    y: object
+    sample_weight: object
+    rows: object
+    data: object
+
+
 class Objective(NamedTuple):
     """Losses that share a divisor.
 
@@ -64,17 +83,53 @@ class Objective(NamedTuple):
     replicas: int
 
 
+class Before(NamedTuple):
+    """Values of variables before the forward pass of a window.
+
+    Attributes:
+        metrics: List of pairs of variable and value.
+        layers: The same for what layers update as they are called, such as
+            the moving statistics of a BatchNormalization.
+    """
+
+    metrics: list
+    layers: list
+
+
+def before(model):
+    """Takes down what the forward pass of a window changes."""
+    logged = [private.loss_tracker(model)]
+    logged += getattr(private.compile_loss(model), "metrics", [])
+    metrics = [m for m in model.metrics if all(m is not k for k in logged)]
+    layers = private.flat_layers(model)
+    return Before(
+        _values(v for m in metrics for v in m.variables),
+        _values(v for layer in layers for v in private.own_state(layer)),
+    )
+
+
+def _values(variables):
+    return [(v, tf.identity(v.value)) for v in variables]
+
+
+def go_back(pairs, ok):
+    """Gives variables their values of before, unless `ok`."""
+    for variable, value in pairs:
+        variable.assign(tf.where(ok, variable.value, value))
+
+
 def add(a, b):
     """The sum of two totals; the logs are those of the second."""
     return Total(tf.nest.map_structure(_gradients.add, a.sums, b.sums), b.logs)
 
 
-def loss_and_predictions(model, x, y, sample_weight, logs_itself):
+def loss_and_predictions(model, part, training, logs_itself):
     """Runs the model and its loss, and records each compiled loss.
 
     Args:
         model: The model.
-        x, y, sample_weight: The unpacked data of the part.
+        part: `Part`.
+        training: Bool.
         logs_itself: Bool, True if the part is a whole update on one replica
             and never left out, so that the compiled losses may log
             themselves.
@@ -82,17 +137,29 @@ def loss_and_predictions(model, x, y, sample_weight, logs_itself):
     Returns:
         Tuple of loss, predictions and list of `Record`.
     """
-    y_pred = private.forward(model, x, training=True)
+    y_pred = _padding.forward(model, part.data, training)
     container = private.compile_loss(model)
     records = []
     if isinstance(container, RecordingLoss):
         container.logs_itself = logs_itself
         container.records = records = []
-    loss = private.compute_loss(model, x, y, y_pred, sample_weight, True)
+    loss = private.compute_loss(
+        model, part.x, part.y, y_pred, part.sample_weight, training
+    )
     if isinstance(container, RecordingLoss):
         container.logs_itself = True
         records = container.records
     return loss, y_pred, records
+
+
+def evaluate(model, data):
+    """Keras's own `test_step`, on what is real of a batch."""
+    part = unpack(data)
+    loss, y_pred, _ = loss_and_predictions(model, part, False, True)
+    private.log_loss(model, loss, part.rows)
+    return model.compute_metrics(
+        part.x, part.y, y_pred, sample_weight=part.sample_weight
+    )
 
 
 def objectives(model, loss, records, rows, replicas):
@@ -168,12 +235,19 @@ def log_terms(loss, records, rows, replicas):
     return tf.stack(terms), tf.stack(divisors)
 
 
-def log_window(model, sums, ok):
+def log_window(model, sums, ok, before):
     """Logs the losses of a whole window, as one big batch would.
 
     The loss and the loss of each output are the window's own means; in the
     mean over the epoch they count by rows. Where the update is guarded, a loss
-    that is not finite does not count: one bad batch would hide all others.
+    that is not finite does not count, nor do the metrics of its window: one
+    bad batch would hide all others.
+
+    Args:
+        model: The model.
+        sums: `Sums` of the window.
+        ok: Scalar bool, or None where nothing guards the update.
+        before: `Before`, or None where nothing guards the update.
     """
     container = private.compile_loss(model)
     records = getattr(container, "records", [])
@@ -184,6 +258,7 @@ def log_window(model, sums, ok):
     fine = None
     if ok is not None:
         fine = tf.reduce_all(tf.math.is_finite(values))
+        go_back(before.metrics, fine)
     scales = [1.0 if r.scale is None else r.scale for r in records] + [1.0]
     tracker = private.loss_tracker(model)
     if tracker is not None:
@@ -212,6 +287,9 @@ def _follow(mean, value, rows, fine):
 
 
 def unpack(data):
-    """Splits data into x, y, sample weights and the number of rows."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    return x, y, sample_weight, tf.cast(_parts.rows_of(x), tf.float32)
+    """Splits a batch or slice into its parts; what was padded is cut off."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        _padding.real(data)
+    )
+    rows = tf.cast(_parts.rows_of(x), tf.float32)
+    return Part(x, y, sample_weight, rows, data)

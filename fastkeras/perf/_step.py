@@ -46,7 +46,7 @@ class Step:
     def __init__(self, plan, model, states=None):
         self.plan = plan
         self.ran = False
-        self._told = set()
+        self.told = set()
         self._chosen = None
         self._trainable = None
         self.states = states
@@ -108,7 +108,19 @@ class Step:
 
     def add_up(self, model, parts):
         """Forward, loss, scale, gradients, unscale: summed over the parts."""
-        return _sums.over(parts, lambda batch: self._batch(model, batch))
+
+        def total():
+            return _sums.over(parts, lambda batch: self._batch(model, batch))
+
+        if not self.plan.guards:
+            return total()
+        if not private.metrics_are_built(model):
+            # Traced for the variables that it makes; they are read below.
+            tf.function(
+                lambda: total().logs, autograph=False
+            ).get_concrete_function()
+        before = _part.before(model)
+        return total()._replace(before=before)
 
     def reduce(self, model, total):
         """Sum over the replicas, finite?, divide by the true weight, clip."""
@@ -123,7 +135,9 @@ class Step:
         if self.plan.guards and _gradients.values(gradients):
             ok = _gradients.all_finite(gradients)
         if not self._logs_itself():
-            _part.log_window(model, sums, ok)
+            _part.log_window(model, sums, ok, total.before)
+        if ok is not None:
+            _part.go_back(total.before.layers, ok)
         if _gradients.values(gradients):
             for feature, state in self._pairs:
                 gradients = feature.clip(
@@ -138,11 +152,11 @@ class Step:
             warn(
                 "The model has no trainable variable, so nothing is trained. "
                 "Set `trainable = True` on a layer and compile again.",
-                told=self._told,
+                told=self.told,
             )
             return
         gradients, variables = _apply.with_gradient(
-            update.gradients, variables, self._told
+            update.gradients, variables, self.told
         )
         # Also one replica of a strategy: its optimizer merges the replicas,
         # which no condition may hold.
@@ -212,11 +226,12 @@ class Step:
         return self._one(model, batch)
 
     def _one(self, model, data):
-        x, y, sample_weight, rows = _part.unpack(data)
+        part = _part.unpack(data)
+        rows = part.rows
         whole, replicas = self._whole(), _sums.replicas()
         with self._tape(model) as tape:
             loss, y_pred, records = _part.loss_and_predictions(
-                model, x, y, sample_weight, self._logs_itself()
+                model, part, True, self._logs_itself()
             )
             shares = [_part.Objective(loss, None, 1)]
             if not whole:
@@ -233,7 +248,9 @@ class Step:
         else:
             terms = _part.log_terms(loss, records, rows, replicas)
             sums = sums._replace(losses=terms[0], divisors=terms[1])
-        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        logs = model.compute_metrics(
+            part.x, part.y, y_pred, sample_weight=part.sample_weight
+        )
         return _part.Total(sums, dict(logs))
 
     def _tape(self, model):
