@@ -106,6 +106,7 @@ def callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
         verbose=verbose,
         epochs=epochs,
         steps=feed.num_batches,
+        input_wait=feed.wait,
         model=model,
     )
 
