@@ -5,5 +5,6 @@ read the device at the ends of their windows or epochs alone.
 """
 
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
+from fastkeras.callbacks.step_timer import StepTimer
 
-__all__ = ["RetraceMonitor"]
+__all__ = ["RetraceMonitor", "StepTimer"]
