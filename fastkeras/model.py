@@ -1,11 +1,15 @@
 """FastModel: a `keras.Model` whose step and loop are steered by `perf=`."""
 
+import functools
+import inspect
+
 import keras
 
 from fastkeras import engine
 from fastkeras._lib import checks
 from fastkeras._lib import forms
 from fastkeras._lib import private
+from fastkeras._lib import private_forms
 from fastkeras.perf._feature import Stage
 from fastkeras.perf._losses import mend_containers
 from fastkeras.perf._padding import forward
@@ -30,15 +34,11 @@ _KEEP = object()
 
 # The defaults of `compile`: given all of these, it was called bare.
 _DEFAULTS = {
-    "optimizer": "rmsprop",
-    "loss": None,
-    "loss_weights": None,
-    "metrics": None,
-    "weighted_metrics": None,
-    "run_eagerly": False,
-    "steps_per_execution": 1,
-    "jit_compile": "auto",
-    "auto_scale_loss": True,
+    name: parameter.default
+    for name, parameter in inspect.signature(
+        keras.Model.compile
+    ).parameters.items()
+    if name != "self"
 }
 
 
@@ -65,7 +65,7 @@ class FastModel(engine.Loops, keras.Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        if cls is FastModel and private.functional_init_arguments(args, kwargs):
+        if cls is FastModel and forms.from_graph(args, kwargs):
             cls = FunctionalFastModel
         model = keras.Model.__new__(cls, *args, **kwargs)
         forms.keep_arguments(model, args, kwargs)
@@ -77,7 +77,7 @@ class FastModel(engine.Loops, keras.Model):
     feed_reason = "no fit yet"
 
     def __init__(self, *args, **kwargs):
-        if private.functional_init_arguments(args, kwargs):
+        if forms.from_graph(args, kwargs):
             forms.init_functional(self, *args, **kwargs)
         else:
             super().__init__(*args, **kwargs)
@@ -198,19 +198,15 @@ class FastModel(engine.Loops, keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
-    @private.is_no_override
+    @private_forms.is_no_override
     def get_config(self):
-        # Policies that `perf` has set belong to `perf`, not to the layers.
-        self._uninstall()
-        try:
+        with forms.before_perf(self):
             if forms.is_functional(self):
                 return forms.functional_config(self, FunctionalFastModel)
             return {
                 **super().get_config(),
                 **forms.plain_arguments(self, FastModel),
             }
-        finally:
-            self._install(self.perf)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -284,6 +280,11 @@ class FunctionalFastModel(FastModel, private.Functional):
 
     def __init__(self, *args, **kwargs):
         forms.init_functional(self, *args, **kwargs)
+
+
+private_forms.clone_with(
+    FastModel, functools.partial(forms.clone_functional, FunctionalFastModel)
+)
 
 
 @keras.saving.register_keras_serializable("fastkeras", "SharedFastModel")

@@ -179,7 +179,8 @@ _PRIVATE = re.compile(r"(keras\.src|tensorflow\.python|tf\.python)(\.|$)")
 def private_names_have_one_door(mods):
     found = {}
     for module in mods:
-        if module.path == "fastkeras/_lib/private.py":
+        # `private.py` and what it was split into.
+        if module.path.startswith("fastkeras/_lib/private"):
             continue
         names = [f"{o}.{n}" if n else o for o, n in imports(module)]
         for node in ast.walk(module.tree):

@@ -4,6 +4,7 @@ Functions here take the base class as an argument, so that nothing below
 `model.py` knows FastModel.
 """
 
+import contextlib
 import functools
 import inspect
 
@@ -11,8 +12,14 @@ import keras
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import private_forms
 
 _GRAPH = ("layers", "input_layers", "output_layers")
+
+
+def from_graph(args, kwargs):
+    """True if a model is made from inputs and outputs."""
+    return private_forms.functional_init_arguments(args, kwargs)
 
 
 def init_functional(model, *args, **kwargs):
@@ -26,7 +33,7 @@ def init_functional(model, *args, **kwargs):
     if not issubclass(cls, private.Functional):
         cls.__bases__ = (*cls.__bases__, private.Functional)
         cls.__new__(cls)
-    private.init_trainer(model)
+    private_forms.init_trainer(model)
     private.Functional.__init__(model, *args, **kwargs)
 
 
@@ -58,6 +65,16 @@ def plain_arguments(model, base):
     return vars(model)["_plain_arguments"]
 
 
+@contextlib.contextmanager
+def before_perf(model):
+    """What `perf` has set, such as policies, is no part of a config."""
+    model._uninstall()
+    try:
+        yield
+    finally:
+        model._install(model.perf)
+
+
 def functional_config(model, functional):
     """The config of a model of any functional class: its graph and the rest.
 
@@ -69,10 +86,42 @@ def functional_config(model, functional):
         Dict of the graph of layers, name, trainable, and the constructor's
         further plain arguments.
     """
+    config = private.Functional.get_config(_seen_as(functional, model))
+    return {**vars(model)["_plain_arguments"], **config}
+
+
+def _seen_as(functional, model):
     view = object.__new__(functional)
     vars(view).update(vars(model))
-    config = private.Functional.get_config(view)
-    return {**vars(model)["_plain_arguments"], **config}
+    return view
+
+
+def clone_functional(functional, stock, model, *args, **kwargs):
+    """Clones a model of any functional class, for `clone_model`.
+
+    Args:
+        functional: A class with the plain functional constructor.
+        stock: Keras's function, which clones a graph of layers.
+        model: The model.
+        *args: Further arguments of `stock`.
+        **kwargs: Likewise.
+
+    Returns:
+        A model of the same class with new layers, compiled alike.
+    """
+    view = _seen_as(functional, model)
+    vars(view)["compiled"] = False
+    with before_perf(model):
+        graph = stock(view, *args, **kwargs)
+    clone = type(model)(
+        inputs=graph.input,
+        outputs=graph.output,
+        name=model.name,
+        **_further(model.get_config()),
+    )
+    if model.compiled:
+        clone.compile_from_config(model.get_compile_config())
+    return clone
 
 
 def is_functional_config(config):
@@ -80,13 +129,15 @@ def is_functional_config(config):
     return all(key in config for key in _GRAPH)
 
 
+def _further(config):
+    """The constructor's arguments beside those of every functional model."""
+    known = (*_GRAPH, "name", "trainable")
+    return {k: v for k, v in config.items() if k not in known}
+
+
 def functional_from_config(cls, config, custom_objects):
     """Makes a model of a functional class, with its further arguments."""
-    further = {
-        k: v
-        for k, v in config.items()
-        if k not in (*_GRAPH, "name", "trainable")
-    }
+    further = _further(config)
     config = {k: v for k, v in config.items() if k not in further}
 
     def make(inputs, outputs, name, trainable):
@@ -95,7 +146,7 @@ def functional_from_config(cls, config, custom_objects):
             model.trainable = trainable
         return model
 
-    return private.functional_from_config(make, config, custom_objects)
+    return private_forms.functional_from_config(make, config, custom_objects)
 
 
 class Shared:
@@ -188,6 +239,6 @@ def share(model, base):
     cls = _shared_class(type(model), base)
     shared = cls.__new__(cls)
     vars(shared).update(vars(model))
-    private.init_trainer(shared)
+    private_forms.init_trainer(shared)
     vars(shared)["_source"] = _Source(model)
     return shared

@@ -19,9 +19,6 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 
 # `Model.__init__` would swap the bases of FastModel itself for these.
 from keras.src.models.functional import Functional
-from keras.src.models.functional import functional_from_config
-from keras.src.models.model import Trainer as ModelTrainer
-from keras.src.models.model import functional_init_arguments
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 # The adapters turn every kind of data Keras accepts into a `tf.data.Dataset`.
@@ -52,8 +49,6 @@ __all__ = [
     "data_adapter_utils",
     "data_adapters",
     "default_strategy",
-    "functional_from_config",
-    "functional_init_arguments",
     "model_supports_jit",
     "random_module",
     "reduce_weighted_values",
@@ -142,14 +137,6 @@ def is_default_hook(method):
     return keras.src.utils.is_default(method)
 
 
-def is_no_override(method):
-    """Marks a `get_config` of ours as one that no user has written.
-
-    Only then does Keras leave out the name where a constructor takes none.
-    """
-    return keras.src.utils.python_utils.default(method)
-
-
 def initial_epoch(model):
     """The epoch a restoring callback asked to go on from, or None."""
     return model._initial_epoch
@@ -163,11 +150,6 @@ def should_eval(model, epoch, validation_freq):
 def metrics_or_logs(model, logs):
     """The model's metrics if the step returned just these, else its logs."""
     return model._get_metrics_result_or_logs(logs)
-
-
-def init_trainer(model):
-    """Sets up the trainer's attributes, as `Model.__init__` does first."""
-    ModelTrainer.__init__(model)
 
 
 def graph_of(model):

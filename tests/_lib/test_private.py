@@ -12,11 +12,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.models import cloning
 
 import fastkeras
 from fastkeras._lib import private
+from fastkeras._lib import private_forms
 
-FILE = pathlib.Path(fastkeras.__file__).parent / "_lib" / "private.py"
+FILES = pathlib.Path(fastkeras.__file__).parent.glob("_lib/private*.py")
 
 
 def imported(text):
@@ -43,7 +45,9 @@ def missing(module, name):
     return None
 
 
-IMPORTED = sorted(set(imported(FILE.read_text(encoding="utf-8"))))
+IMPORTED = sorted(
+    {name for f in FILES for name in imported(f.read_text(encoding="utf-8"))}
+)
 
 
 @pytest.mark.parametrize(("module", "name"), IMPORTED)
@@ -191,8 +195,46 @@ def test_graphs_of_models(model):
         pass
 
     assert private.graph_of(Own()) is None
-    assert private.functional_init_arguments((inputs, outputs), {})
-    assert not private.functional_init_arguments((), {})
+    assert private_forms.functional_init_arguments((inputs, outputs), {})
+    assert not private_forms.functional_init_arguments((), {})
+
+
+def test_clone_model_hands_models_of_one_class_over(monkeypatch):
+    monkeypatch.setattr(cloning, "_clone_functional_model", None)
+    seen = []
+
+    class Own(keras.Model):
+        pass
+
+    def stock(model, **kwargs):
+        seen.append(("stock", type(model)))
+
+    cloning._clone_functional_model = stock
+    private_forms.clone_with(
+        Own, lambda stock, model, **kwargs: seen.append(("own", type(model)))
+    )
+    for cls in (keras.Model, Own):
+        inputs = keras.Input((2,))
+        model = cls(inputs, keras.layers.Dense(1)(inputs))
+        keras.models.clone_model(model)
+    assert seen == [("stock", type(keras.Model(inputs, inputs))), ("own", Own)]
+
+
+def test_what_a_step_builds_and_layers_update(model):
+    assert not private.metrics_are_built(model)
+    norm = keras.layers.BatchNormalization()
+    norm.build((None, 2))
+    names = [v.name for v in private.own_state(norm)]
+    assert names == ["moving_mean", "moving_variance"]
+    assert private.own_state(model.get_layer("head")) == []
+    model.train_on_batch(X, Y)
+    assert private.metrics_are_built(model)
+    container = private.CompileMetrics(["mae"], None)
+    before = len(model.metrics)
+    private.set_compile_metrics(model, container)
+    assert container in model.metrics and len(model.metrics) == before
+    container.build(Y, Y)
+    assert private.per_output(container, [Y, Y]) == [Y, Y]
 
 
 def test_own_weights_are_not_those_of_layers_below(model):
