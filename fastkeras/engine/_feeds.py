@@ -64,9 +64,11 @@ def make_feed(model, steps=None, class_weight=None, **data):
         reason = "asked for"
     if reason is not None:
         reason = f"stream: {reason}"
-        return Stream(model.distribute_strategy, adapter, steps), reason
-    shuffle = data["shuffle"]
-    feed = _resident.Resident(arrays, rows, batch_size, steps, shuffle)
+        strategy = model.distribute_strategy
+        return Stream(strategy, adapter, steps, model.perf.pad), reason
+    feed = _resident.Resident(
+        arrays, rows, batch_size, steps, data["shuffle"], model.perf.pad
+    )
     return feed, "resident: the arrays fit on the device"
 
 

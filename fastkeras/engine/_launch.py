@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib.philox import philox
+from fastkeras.perf._padding import skip
+from fastkeras.perf._padding import take
 from fastkeras.perf._parts import Run
 from fastkeras.perf._parts import Window
 
@@ -113,9 +115,7 @@ def _mean_over_replicas(strategy, value):
 def _batch(data, order, first, size):
     """The batch whose rows stand at `first` of the permutation."""
     rows = tf.slice(order, [first], [size])
-    return private.tree.map_structure(
-        lambda a: None if a is None else tf.gather(a, rows), data
-    )
+    return take(data, rows, first)
 
 
 def rows_function(step, batch_size, window, jit):
@@ -197,6 +197,7 @@ def loop_function(step, batch_size, window, jit):
     def launch(data, order, start, count):
         # Rolled out here: XLA takes `start` for a constant in some models (an
         # LSTM), and would compile the loop again for each new value.
-        return compiled(data, tf.roll(order, -start * batch_size, 0), count)
+        first = start * batch_size
+        return compiled(skip(data, first), tf.roll(order, -first, 0), count)
 
     return quiet(launch)

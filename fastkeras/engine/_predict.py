@@ -1,6 +1,7 @@
 """The loop of `predict`: batches of resident rows in one call."""
 
 import collections
+import functools
 import time
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras._lib import private_marks
 from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._pilot import LAUNCH_SECONDS
 
@@ -25,6 +27,7 @@ class Predictor:
         jit = bool(model.compiled and model.jit_compile)
         quiet = private.without_retrace_warning
         self._step = model.predict_step
+        self._pad = model.perf.pad
         self._one = quiet(
             tf.function(self._step, reduce_retracing=True, jit_compile=jit)
         )
@@ -38,6 +41,10 @@ class Predictor:
         out = self._one(data)
         self._calls.append(time.perf_counter() - begin)
         return out
+
+    def at(self, feed, k):
+        """Predicts the k-th batch of a resident feed, padded if it has to."""
+        return self.batch(self._pad(feed.at(k), feed.batch_size, feed.spec))
 
     def count(self, left):
         """How many full batches the next launch should take.
@@ -53,10 +60,13 @@ class Predictor:
     def full(self, feed, start, count):
         """Predicts `count` full batches of a resident feed in one call."""
         if count == 1 and self._seconds is None:
-            return self.batch(feed.at(start))
+            return self.at(feed, start)
         begin = time.perf_counter()
         out = self._many(
-            feed.data, tf.constant(start), tf.constant(count), feed.batch_size
+            feed.arrays,
+            tf.constant(start),
+            tf.constant(count),
+            feed.batch_size,
         )
         self._seconds = (time.perf_counter() - begin) / count
         return out
@@ -94,7 +104,7 @@ def _slice(array, first, size):
 
 
 def predict(model, x, batch_size, verbose, steps, callbacks):
-    """Predicts resident arrays; returns None where Keras has to.
+    """Predicts resident arrays and padded data; None where Keras has to.
 
     Args:
         model: The model.
@@ -105,24 +115,25 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
     """
     if private.has_strategy(model) or model.run_eagerly:
         return None
-    if tf.config.functions_run_eagerly() or steps is not None:
+    if tf.config.functions_run_eagerly():
         return None
-    if keras.config.max_steps_per_epoch():
-        return None
-    if not all(map(_is_lazy, keras.tree.flatten(callbacks or []))):
+    data = {"x": x, "y": None, "sample_weight": None}
+    whole = steps is None and not keras.config.max_steps_per_epoch()
+    whole = whole and all(map(_is_lazy, keras.tree.flatten(callbacks or [])))
+    # A feed of a generator would take its first batches away from Keras.
+    if not (whole and private.can_shuffle(data)) and not model.perf.pads:
         return None
     feed, _ = make_feed(
-        model,
-        x=x,
-        y=None,
-        sample_weight=None,
-        batch_size=batch_size,
-        shuffle=False,
+        model, steps, batch_size=batch_size, shuffle=False, **data
     )
-    if feed.name != "resident":
-        return None
-    outputs = model.predictor.batch(feed.peek())
-    if not all(map(_stacks, tf.nest.flatten(outputs))):
+    if whole and feed.name == "resident":
+        outputs = model.predictor.at(feed, 0)
+        if not all(map(_stacks, tf.nest.flatten(outputs))):
+            return None
+        run = functools.partial(_run, first=outputs)
+    elif model.perf.pads and feed.name == "stream":
+        run = _run_stream
+    else:
         return None
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = keras.callbacks.CallbackList(
@@ -133,28 +144,49 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
             steps=feed.num_batches,
             model=model,
         )
-    return _run(model, feed, callbacks, outputs)
+    model.stop_predicting = False
+    callbacks.on_predict_begin()
+    outputs = run(model, feed, callbacks)
+    callbacks.on_predict_end()
+    return outputs
 
 
 def _run(model, feed, callbacks, first):
     predictor = model.predictor
-    model.stop_predicting = False
-    callbacks.on_predict_begin()
+    full = feed.rows // feed.batch_size
     parts, done = [], 0
     while done < feed.length and not model.stop_predicting:
         callbacks.on_predict_batch_begin(done)
         if done == 0:
             out, count = first, 1
-        elif done < feed.full:
-            count = predictor.count(feed.full - done)
+        elif done < full:
+            count = predictor.count(full - done)
             out = predictor.full(feed, done, count)
         else:
-            out, count = predictor.batch(feed.at(feed.full)), 1
+            out, count = predictor.at(feed, full), 1
         parts.append(tf.nest.map_structure(lambda t: t.numpy(), out))
         done += count
         callbacks.on_predict_batch_end(done - 1, {"outputs": out})
-    callbacks.on_predict_end()
     return tf.nest.map_structure(lambda *p: np.concatenate(p), *parts)
+
+
+def _run_stream(model, feed, callbacks):
+    parts = []
+    feed.begin()
+    try:
+        while not model.stop_predicting:
+            launch = feed.take(1, 1, True)
+            if launch is None:
+                break
+            callbacks.on_predict_batch_begin(len(parts))
+            for batch in launch.data:
+                parts.append(model.predictor.batch(batch))
+            callbacks.on_predict_batch_end(
+                len(parts) - 1, {"outputs": parts[-1]}
+            )
+    finally:
+        feed.end()
+    return tf.nest.map_structure(lambda *p: private_marks.concat(p), *parts)
 
 
 def _stacks(tensor):

@@ -12,6 +12,8 @@ from fastkeras._lib.warn import warn
 from fastkeras.engine._feed import Feed
 from fastkeras.engine._launch import Batches
 from fastkeras.engine._launch import Rows
+from fastkeras.perf._padding import Padded
+from fastkeras.perf._padding import take
 from fastkeras.perf._parts import Window
 
 #: Share of the free memory that resident data may take.
@@ -71,42 +73,34 @@ class Resident(Feed):
         batch_size: Integer, rows of a batch.
         steps: Integer, batches in an epoch, or None for all.
         shuffle: False, True, or `"batch"` (rows within each batch).
+        pad: Function that pads: see `Feature.pad`. If it does, the last batch
+            is filled up, and is like any other.
     """
 
     name = "resident"
 
-    def __init__(self, arrays, rows, batch_size, steps, shuffle):
+    def __init__(self, arrays, rows, batch_size, steps, shuffle, pad):
         super().__init__(-(-rows // batch_size), steps)
-        self.data = private.tree.map_structure(
+        data = private.tree.map_structure(
             lambda a: None if a is None else tf.convert_to_tensor(a), arrays
         )
         self.rows = rows
         self.batch_size = batch_size
-        self.full = rows // batch_size
+        self.spec = _batch_spec(data, batch_size)
+        self.arrays = data
+        self.data = pad(data, None, self.spec)
+        self._filled = isinstance(self.data, Padded)
+        self.full = self.length if self._filled else rows // batch_size
         self._shuffle = shuffle
         self._next = self.length
         self.order = None
 
-    @property
-    def spec(self):
-        """The specs of a full batch."""
-        return private.tree.map_structure(
-            lambda a: (
-                None
-                if a is None
-                else tf.TensorSpec([self.batch_size, *a.shape[1:]], a.dtype)
-            ),
-            self.data,
-        )
-
-    def peek(self):
-        """The first batch."""
-        return self._take_rows(slice(0, self.batch_size))
-
     def at(self, k):
         """The k-th batch, which may be short, in the order of the rows."""
-        size = self.batch_size
-        return self._take_rows(slice(k * size, (k + 1) * size))
+        rows = slice(k * self.batch_size, (k + 1) * self.batch_size)
+        return private.tree.map_structure(
+            lambda a: None if a is None else a[rows], self.arrays
+        )
 
     def begin(self):
         """Starts an epoch; a new permutation where the last is used up."""
@@ -134,6 +128,8 @@ class Resident(Feed):
                 rows = np.argsort(batch + random.random(self.rows))
             else:
                 random.shuffle(rows)
+        if self._filled:
+            rows = np.resize(rows, self.length * self.batch_size)
         return tf.constant(rows, tf.int32)
 
     def take(self, updates, window, keeps_remainder):
@@ -179,8 +175,9 @@ class Resident(Feed):
             self.left = 0
 
     def _batch(self, k):
-        size = self.batch_size
-        return self._take_rows(self.order[k * size : (k + 1) * size])
+        first = k * self.batch_size
+        rows = self.order[first : first + self.batch_size]
+        return take(self.data, rows, first)
 
     def batches(self, launch, window):
         """The batches (or windows) of `Rows`, one by one."""
@@ -188,10 +185,14 @@ class Resident(Feed):
             batches = tuple(self._batch(k + j) for j in range(window))
             yield Window(batches) if window > 1 else batches[0]
 
-    def _take_rows(self, rows):
-        def take(a):
-            if a is None:
-                return None
-            return a[rows] if isinstance(rows, slice) else tf.gather(a, rows)
 
-        return private.tree.map_structure(take, self.data)
+def _batch_spec(data, batch_size):
+    """The specs of a full batch."""
+    return private.tree.map_structure(
+        lambda a: (
+            None
+            if a is None
+            else tf.TensorSpec([batch_size, *a.shape[1:]], a.dtype)
+        ),
+        data,
+    )

@@ -7,6 +7,7 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine._feed import Feed
 from fastkeras.engine._launch import Batches
+from fastkeras.perf._padding import Padded
 from fastkeras.perf._parts import Window
 
 NO_DATA = checks.message(
@@ -29,11 +30,14 @@ class Stream(Feed):
         strategy: `tf.distribute.Strategy` the batches are for.
         adapter: Keras's data adapter.
         steps: Integer, batches in an epoch, or None for all.
+        pad: Function that pads: see `Feature.pad`.
     """
 
     name = "stream"
 
-    def __init__(self, strategy, adapter, steps=None):
+    def __init__(self, strategy, adapter, steps, pad):
+        self._pad = pad
+        self._rows = 0
         self._error = None
         self._iterator = None
         self._rest = None
@@ -132,6 +136,15 @@ class Stream(Feed):
             raise error from None
         if batch is not None and self._rest is not None:
             self._rest -= 1
+        return self._padded(batch)
+
+    def _padded(self, batch):
+        """Pads a batch up to the largest so far, which is the first."""
+        if batch is None:
+            return None
+        batch = self._pad(batch, self._rows, self.spec)
+        if isinstance(batch, Padded):
+            self._rows = batch.size
         return batch
 
     def _ended(self, seen):

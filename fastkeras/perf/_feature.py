@@ -22,6 +22,7 @@ class Stage(enum.IntEnum):
     True
     """
 
+    PAD = 0
     WINDOW = 1
     SLICE = 2
     WATCH = 3
@@ -137,6 +138,21 @@ class Feature:
     def new_state(self):
         """Makes the variables and trackers the hooks below are given."""
         return State()
+
+    def pad(self, batch, rows, spec):
+        """Pads a batch on its way to the step.
+
+        Args:
+            batch: Nested structure of tensors, or None at a leaf.
+            rows: Integer, the rows of a full batch; None for whole arrays,
+                which get no further row.
+            spec: The same structure of `tf.TypeSpec`: what is open in it
+                varies from batch to batch.
+
+        Returns:
+            The batch, or a `Padded`.
+        """
+        return batch
 
     def output(self, y_pred):
         """Changes what the model returns from a call."""

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.private import tree
+from fastkeras.perf._padding import Padded
+from fastkeras.perf._padding import take
 
 
 class Window(NamedTuple):
@@ -95,6 +97,8 @@ def slices(batch, size):
     Raises:
         TypeError: If a tensor is ragged or sparse.
     """
+    if isinstance(batch, Padded):
+        return [_padded_slices(batch, size)]
     leaves = [t for t in tree.flatten(batch) if t is not None]
     _check_dense(leaves)
     rows = leaves[0].shape[0] if leaves[0].shape.rank else None
@@ -142,6 +146,17 @@ def _unknown_slices(batch, rows, size):
         )
 
     return Run((rows + size - 1) // size, get)
+
+
+def _padded_slices(batch, size):
+    """Slices of one shape, the last filled up with the last row."""
+    last = rows_of(batch.data) - 1
+
+    def get(i):
+        rows = tf.minimum(i * size + tf.range(size), last)
+        return take(batch, rows, i * size)
+
+    return Run((batch.rows + size - 1) // size, get)
 
 
 def _map(fn, batch):

@@ -50,6 +50,17 @@ class Plan:
         """Whether a last window that is not full makes an update."""
         return all(f.keeps_remainder for f in self.features)
 
+    @property
+    def pads(self):
+        """Whether batches are padded on their way to the step."""
+        return any(f.stage == Stage.PAD for f in self.features)
+
+    def pad(self, batch, rows, spec):
+        """Pads a batch on its way to the step: see `Feature.pad`."""
+        for feature in self.features:
+            batch = feature.pad(batch, rows, spec)
+        return batch
+
     def get_config(self):
         """What `perf=` takes to make this plan again, serialised."""
         if self.is_keras:

@@ -68,6 +68,9 @@ SETTINGS = {
         tolerance=2e-3,
         plain=1e-2,
     ),
+    "PadBatches": Setting(
+        perf.PadBatches(), "the last batch holds 3 rows and is filled up to 4"
+    ),
     "SkipNonFinite": Setting(perf.SkipNonFinite(), "it has no argument"),
     "Watch": Setting(
         perf.Watch(exclude="hidden_0"),
@@ -172,14 +175,16 @@ def test_another_argument_makes_another_value(name):
     feature = SETTINGS[name].feature
     for field in dataclasses.fields(feature):
         value = getattr(feature, field.name)
-        other = {
-            "policy": "mixed_bfloat16",
-            "remainder": "drop",
-            "include": "head",
-            "exclude": "head",
-        }.get(field.name)
-        other = value + 1 if other is None else other
-        assert dataclasses.replace(feature, **{field.name: other}) != feature
+        changes = {
+            "policy": {"policy": "mixed_bfloat16"},
+            "remainder": {"remainder": "drop"},
+            "include": {"include": "head"},
+            "exclude": {"exclude": "head"},
+            "to": {"to": None, "multiple_of": 8},
+            "multiple_of": {"multiple_of": 8},
+            "buckets": {"buckets": (8,)},
+        }.get(field.name) or {field.name: value + 1}
+        assert dataclasses.replace(feature, **changes) != feature
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -318,6 +323,8 @@ def test_a_model_that_is_not_built_trains_the_same(name):
         model.compile(
             optimizer(),
             "sparse_categorical_crossentropy",
+            # The reference needs no graph.
+            run_eagerly=built,
             perf=SETTINGS[name].feature,
         )
         assert model.built is built
@@ -347,8 +354,6 @@ def test_a_model_that_only_says_that_it_is_built_trains():
 @pytest.mark.parametrize("name", FEATURES)
 def test_ten_steps_saved_and_ten_more_are_twenty(name, tmp_path):
     setting = SETTINGS[name]
-    whole = compiled(setting.feature, run_eagerly=True)
-    fit(whole, 4)
     first = compiled(setting.feature, run_eagerly=True)
     fit(first, 2)
     first.save(tmp_path / "model.keras")
@@ -359,13 +364,14 @@ def test_ten_steps_saved_and_ten_more_are_twenty(name, tmp_path):
     assert _tools.difference(first, second) == 0
     between = second.get_weights()
     second.run_eagerly = True
-    fit(second, 2)
+    for model in (first, second):
+        fit(model, 2)
     assert _tools.difference(between, second) > 1e-3
-    assert _tools.difference(whole, second) < 1e-6
-    slots = [_tools.slots(m.optimizer) for m in (whole, second)]
+    assert _tools.difference(first, second) < 1e-6
+    slots = [_tools.slots(m.optimizer) for m in (first, second)]
     assert _tools.difference(*slots) < 1e-6
-    assert int(second.optimizer.iterations) == int(whole.optimizer.iterations)
-    assert state(second) == state(whole)
+    assert int(second.optimizer.iterations) == int(first.optimizer.iterations)
+    assert state(second) == state(first)
 
 
 # Refused.
@@ -427,6 +433,7 @@ def test_two_together_train(a, b):
 
 
 ALL = [
+    perf.PadBatches(),
     perf.Accumulate(2),
     perf.Microbatch(3),
     perf.Watch(exclude="hidden_0"),
@@ -436,7 +443,9 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    "jit", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_all_together_equal_plain_keras(jit):
     assert {f.stage for f in ALL} == set(perf.Stage)
     model = compiled(ALL[::-1], jit_compile=jit)
