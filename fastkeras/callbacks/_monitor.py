@@ -73,3 +73,9 @@ class Monitor(keras.callbacks.Callback):
         if self._training:
             self._training = False
             self.after_batches()
+
+
+def synchronise(model):
+    """Waits until the device has done all updates handed to it."""
+    if model.optimizer is not None:
+        int(model.optimizer.iterations)

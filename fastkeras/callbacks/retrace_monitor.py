@@ -49,6 +49,15 @@ class Retrace:
         )
 
 
+@dataclasses.dataclass
+class _Read:
+    """A runner, and how many of its traces were read."""
+
+    runner: object
+    count: int
+    rebuilt: bool
+
+
 class RetraceMonitor(Monitor):
     """Tells what was traced or compiled again, why, and what to do.
 
@@ -148,7 +157,8 @@ class RetraceMonitor(Monitor):
         for name in _RUNNERS:
             runner = getattr(self.model, name)
             if runner is not None and name not in self._read:
-                self._mark(name, runner)
+                # What earlier trainings traced is no affair of this one.
+                self._known(name, runner).count = _count(name, runner)
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -165,30 +175,31 @@ class RetraceMonitor(Monitor):
 
     # Reading.
 
-    def _mark(self, name, runner, rebuilt=False):
-        if hasattr(runner, "ledger"):
-            count = len(runner.ledger.entries)
-        else:
-            count = sum(trace_counts(name, runner).values())
-        self._read[name] = (weakref.ref(runner), count, rebuilt and not count)
+    def _known(self, name, runner):
+        """What was read of a runner; callbacks may change between several."""
+        known = self._read.setdefault(name, [])
+        for read in known:
+            if read.runner() is runner:
+                return read
+        # To make anew what was never traced costs nothing.
+        rebuilt = any(read.count for read in known)
+        known.append(_Read(weakref.ref(runner), 0, rebuilt))
+        return known[-1]
 
     def _look(self, name, last=False):
         runner = getattr(self.model, name)
         if runner is None:
             return
-        ref, count, rebuilt = self._read.get(name, (lambda: runner, 0, False))
-        if ref() is not runner:
-            # To make anew what was never traced costs nothing.
-            rebuilt, count = rebuilt or count > 0, 0
-        self._mark(name, runner, rebuilt)
+        read = self._known(name, runner)
+        count, rebuilt = read.count, read.rebuilt and not read.count
+        read.count = _count(name, runner)
         if hasattr(runner, "ledger"):
             self._read_ledger(runner.ledger.entries, count, rebuilt, last)
             return
-        traces = sum(trace_counts(name, runner).values())
-        if rebuilt and traces:
+        if rebuilt and read.count:
             self._add(name, "trace", (), 0.0, _causes.REBUILT)
         # What the first call traced is its own affair: see the docstring.
-        for _ in range(traces - count if count else 0):
+        for _ in range(read.count - count if count else 0):
             self._add(name, "trace", (), 0.0, _causes.UNKNOWN)
 
     def _read_ledger(self, entries, count, rebuilt, last):
@@ -230,6 +241,12 @@ class RetraceMonitor(Monitor):
         if self.action == "warn" and times & (times - 1) == 0:
             again = f" (Time {times} of its kind.)" if times > 1 else ""
             warn(f"{event}{again}")
+
+
+def _count(name, runner):
+    if hasattr(runner, "ledger"):
+        return len(runner.ledger.entries)
+    return sum(trace_counts(name, runner).values())
 
 
 def _is_partial(entry, before):

@@ -6,69 +6,16 @@ from typing import NamedTuple
 
 from fastkeras._lib import checks
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._monitor import synchronise
+from fastkeras.callbacks._step_times import StepTimes
 from fastkeras.callbacks._traces import made_so_far
 from fastkeras.measure import Clock
-from fastkeras.measure import Summary
 from fastkeras.measure import summarize
 
 #: Steps between two synchronisations where nothing else is asked for.
 WINDOW = 20
 #: Windows, epochs and validations that are kept.
 KEPT = 1000
-
-_INSIDE = "not known: Keras pulls the data inside its step"
-
-
-@dataclasses.dataclass(frozen=True)
-class StepTimes:
-    """The figures of a `StepTimer`; None stands for what is not known.
-
-    Attributes:
-        step: `Summary` of the seconds of a step, over the windows.
-        samples_per_second: Float, rows that the loss has seen in a second,
-            the median over the windows.
-        input_wait: `Summary` of the seconds a step waited for its data; a
-            part of `step`.
-        epoch_overhead: `Summary` of the seconds of an epoch outside its steps
-            and its validation.
-        validation: `Summary` of the seconds of a validation.
-        steps_per_epoch: Integer, of the last epoch.
-        reason: String, why there is no figure, or `""`.
-    """
-
-    step: Summary | None
-    samples_per_second: float | None
-    input_wait: Summary | None
-    epoch_overhead: Summary | None
-    validation: Summary | None
-    steps_per_epoch: int
-    reason: str
-
-    def __str__(self):
-        if self.step is None:
-            return f"no figure: {self.reason}"
-        rate = self.samples_per_second
-        lines = [
-            f"step {self.step}" + (f", {rate:.4g} samples/s" if rate else ""),
-            f"input wait per step {self.input_wait or _INSIDE}",
-            f"overhead per epoch {self.epoch_overhead or 'not known'}",
-            f"validation {self.validation or 'none'}",
-        ]
-        if self.overhead_share > 0.5:
-            lines.append(
-                f"{self.overhead_share:.0%} of an epoch is spent outside its "
-                f"{self.steps_per_epoch} step(s): make epochs longer (repeat "
-                "the data), and train for fewer of them."
-            )
-        return "\n".join(lines)
-
-    @property
-    def overhead_share(self):
-        """Share of the time of an epoch that is outside its steps."""
-        if self.step is None or self.epoch_overhead is None:
-            return 0.0
-        steps = self.step.median * self.steps_per_epoch
-        return self.epoch_overhead.median / (self.epoch_overhead.median + steps)
 
 
 class _Amount(NamedTuple):
@@ -115,12 +62,12 @@ class StepTimer(Monitor):
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
-    >>> timer = StepTimer(warmup_steps=10, window=5)
-    >>> x = np.ones((12, 2))
+    >>> timer = StepTimer(warmup_steps=10)
+    >>> x = np.ones((8, 2))
     >>> _ = model.fit(x, x[:, 0], 1, verbose=0, callbacks=[timer])
     >>> print(timer.times())
-    no figure: 2 step(s) after warm-up, and a window takes 5. Train for longer \
-or give a smaller `window`.
+    no figure: 3 step(s) short of 10 of warm-up since the last trace. Train \
+for longer.
     """
 
     def __init__(self, warmup_steps=10, window=None, clock=None):
@@ -247,8 +194,7 @@ or give a smaller `window`.
 
     def _now(self, steps):
         """Waits for the device; then the moment, and what is done by then."""
-        if self.model.optimizer is not None:
-            int(self.model.optimizer.iterations)
+        synchronise(self.model)
         rows = 0.0
         for metric in self.model.metrics:
             # Keras weighs the loss of a batch by its rows.

@@ -1,0 +1,178 @@
+"""JitToggle changes how steps are compiled and nothing else."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+
+import fastkeras as fk
+from fastkeras import measure
+from fastkeras.callbacks import JitToggle
+from fastkeras.callbacks import RetraceMonitor
+
+X = np.random.RandomState(0).randn(40, 3).astype("float32")
+Y = X @ np.ones((3, 1), "float32")
+# One tier of each kind, so that traces can be counted.
+STREAM = fk.perf.Execution(feed="stream", steps_per_launch=1)
+SCALED = [STREAM, fk.perf.MixedPrecision(initial_scale=8, growth_steps=3)]
+
+
+def network(base, traced=None, **options):
+    class Net(base):
+        def compute_loss(self, *args, **kwargs):
+            if traced is not None:
+                traced.append(self.jit_compile)
+            return super().compute_loss(*args, **kwargs)
+
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    model = Net(inputs, keras.layers.Dense(1)(hidden))
+    options.setdefault("optimizer", keras.optimizers.Adam(0.05))
+    model.compile(loss="mse", metrics=["mae"], **options)
+    return model
+
+
+def train(model, *callbacks, epochs=4):
+    history = model.fit(
+        X,
+        Y,
+        8,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+    )
+    return history.history
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "near"),
+    [
+        (keras.Model, {"jit_compile": False}, 1e-5),
+        (fk.FastModel, {"perf": STREAM}, 1e-5),
+        # XLA rounds to half precision in fewer places.
+        (fk.FastModel, {"perf": SCALED}, 5e-3),
+    ],
+)
+def test_a_toggle_changes_no_number_and_traces_once_more(base, options, near):
+    traced, plain_traced = [], []
+    plain = network(base, plain_traced, **options)
+    logs = train(plain)
+    model = network(base, traced, **options)
+    toggled_logs = train(model, JitToggle(at_epoch=2, to=True))
+    assert len(traced) == len(plain_traced) + 1
+    assert traced[-1] is True
+    assert model.jit_compile is True
+    assert model.optimizer.iterations.numpy() == 20
+    for a, b in zip(plain.variables, model.variables, strict=True):
+        np.testing.assert_allclose(a, b, atol=near)
+    slots = zip(
+        plain.optimizer.variables, model.optimizer.variables, strict=True
+    )
+    for a, b in slots:
+        np.testing.assert_allclose(a, b, atol=near)
+    assert list(logs) == list(toggled_logs)
+    for name in logs:
+        np.testing.assert_allclose(
+            logs[name], toggled_logs[name], rtol=100 * near
+        )
+    if options.get("perf") is SCALED:
+        # It doubles after 3 good steps, and goes on to do so.
+        assert toggled_logs["loss_scale"] == logs["loss_scale"]
+        assert toggled_logs["loss_scale"][-1] == 8 * 2 ** (20 // 3)
+
+
+def test_the_same_comparison_sees_an_epoch_less():
+    models = [network(keras.Model) for _ in range(2)]
+    for model, epochs in zip(models, (4, 3), strict=True):
+        train(model, epochs=epochs)
+    first, second = (m.get_weights()[0] for m in models)
+    assert abs(first - second).max() > 5e-2
+
+
+def test_the_report_of_the_model_and_the_monitor_tell_of_it():
+    model = network(fk.FastModel, perf=STREAM)
+    monitor = RetraceMonitor("ignore")
+    train(model, JitToggle(at_epoch=1, to=True), monitor)
+    assert model.perf_report()["settings"]["jit"]["effective"] is True
+    assert [e.cause for e in monitor.events] == ["the function was rebuilt"]
+    assert model.get_compile_config()["jit_compile"] is True
+
+
+class Costs(keras.callbacks.Callback):
+    """Moves the clock by what an epoch of a kind takes."""
+
+    def __init__(self, clock, graph, xla):
+        super().__init__()
+        self.clock, self.costs = clock, {False: graph, True: xla}
+        self.epochs = {False: 0, True: 0}
+
+    def on_train_batch_begin(self, batch, logs=None):
+        jit = self.model.jit_compile
+        # The first epoch of each is a thousand times as long.
+        slow = 1000 if self.epochs[jit] == 0 else 1
+        self.clock.advance(self.costs[jit] * slow)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs[self.model.jit_compile] += 1
+
+
+@pytest.mark.parametrize(
+    ("base", "xla", "kept"),
+    [(fk.FastModel, 0.001, True), (keras.Model, 0.004, False)],
+)
+def test_the_faster_is_kept(base, xla, kept):
+    clock = measure.ManualClock()
+    traced = []
+    model = network(base, traced, jit_compile=False)
+    comparison = JitToggle.compare(epochs=8, clock=clock)
+    train(model, comparison, Costs(clock, 0.002, xla), epochs=10)
+    assert comparison.kept is kept and model.jit_compile is kept
+    assert comparison.graph.median == pytest.approx(0.002)
+    assert comparison.xla.median == pytest.approx(xla)
+    assert comparison.graph.n == comparison.xla.n == 3
+    assert comparison.ratio.median == pytest.approx(0.002 / xla)
+    assert "15 warm steps of each" in comparison.reason
+    assert "2.00 ms (±0.00, n=3)" in str(comparison)
+    assert model.optimizer.iterations.numpy() == 50
+    assert traced.count(True) < 4
+
+
+def test_too_short_a_comparison_decides_nothing():
+    model = network(keras.Model, jit_compile=False)
+    comparison = JitToggle.compare(epochs=4)
+    train(model, comparison, epochs=3)
+    assert comparison.graph is None
+    assert "0 warm steps of each, and 10 are needed" in str(comparison)
+    assert comparison.kept is False and model.jit_compile is False
+
+
+def test_what_xla_can_not_compile_is_refused(mirrored):
+    toggle = JitToggle(at_epoch=0, to=True)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ValueError, match="run_eagerly=True"):
+        train(model, toggle)
+    model.layers[0].supports_jit = False
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="supports_jit=False"):
+        train(model, toggle)
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="between replicas"):
+        train(model, toggle)
+
+
+def test_arguments_are_checked_and_the_callback_copies():
+    with pytest.raises(TypeError, match="`to` must be True"):
+        JitToggle(1, to="auto")
+    with pytest.raises(ValueError, match="`at_epoch` must be >= 1"):
+        JitToggle(-1, to=True)
+    with pytest.raises(ValueError, match="even and >= 4"):
+        JitToggle.compare(epochs=5)
+    twin = copy.deepcopy(JitToggle(2, to=True))
+    assert (twin.at_epoch, twin.to) == (2, True)
+    assert copy.deepcopy(JitToggle.compare(epochs=6)).epochs == 6
