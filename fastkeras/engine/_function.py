@@ -9,11 +9,16 @@ from fastkeras._lib.warn import warn
 from fastkeras.engine import _cache
 from fastkeras.engine import _launch
 from fastkeras.engine import _parity
-from fastkeras.engine import _report
 from fastkeras.engine import _tiers
+from fastkeras.engine._calls import Calls
+from fastkeras.engine._calls import loop_key
+from fastkeras.engine._launch import LOOPS
 from fastkeras.engine._launch import Rows
-from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._pilot import Pilot
+from fastkeras.engine._resident import Resident
+
+#: What a tier raises that can't be compiled.
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
 class StepFunction:
@@ -25,21 +30,25 @@ class StepFunction:
     Args:
         model: The model.
         name: String, `"train_step"` or `"test_step"`.
+
+    Attributes:
+        pilots: Dict of the name of a feed to its `Pilot`.
+        ledger: `Ledger` of what was traced and compiled.
+        eager: Bool, whether steps run without being compiled.
+        fixed: String, the tier that runs what no loop can.
     """
 
     def __init__(self, model, name):
         self._model = model
         self._name = name
-        self._strategy = model.distribute_strategy
-        self._step = getattr(model, name)
         self._checked = False
-        self._functions = {}
-        self._pilots = {}
         self._keys = {}
         self._reset = None
-        self.ledger = Ledger()
+        self.pilots = {}
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
         self.fixed = _tiers.fixed_step(model)
+        self._calls = Calls(model, name, self.eager)
+        self.ledger = self._calls.ledger
 
     # For Keras's own callers.
 
@@ -47,7 +56,7 @@ class StepFunction:
         """Runs one step on the next batch."""
         logs = None
         for data, _ in zip(iterator, range(self._model.steps_per_execution)):
-            logs = self._one(self.fixed, data)
+            logs = self._calls.batch(self.fixed, data)
         if logs is None:
             raise StopIteration
         return logs
@@ -56,36 +65,41 @@ class StepFunction:
 
     def pilot(self, feed):
         """The pilot for a kind of feed."""
-        if feed.name not in self._pilots:
+        if feed.name not in self.pilots:
             tiers, reasons = _tiers.available(self._model, self._name, feed)
             pilot = Pilot(tiers, _tiers.pinned_steps(self._model))
             pilot.reasons += reasons
-            self._pilots[feed.name] = pilot
-        return self._pilots[feed.name]
+            self.pilots[feed.name] = pilot
+        return self.pilots[feed.name]
 
     def next(self, feed, ahead, every_batch):
         """Tier and number of updates of the next launch."""
         pilot = self.pilot(feed)
-        window = self._window
+        window = self._calls.window
         left = None if feed.left is None else -(-feed.left // window)
         tier, updates = pilot.next(self._estimate, left, ahead)
         if every_batch and pilot.steps is None:
             updates = 1
-        if tier not in self._functions and tier in _launch.LOOPS:
-            tier = self._prepare(pilot, tier, feed)
+        if tier in LOOPS and isinstance(feed, Resident):
+            tier = self._prepare_loop(pilot, tier, feed)
         return tier, updates
 
     def run(self, feed, launch, tier):
         """Runs a launch; returns the logs of its last step."""
         start = time.perf_counter()
-        if isinstance(launch, Rows) and tier in _launch.LOOPS:
-            logs = self._loop(tier, feed, launch.start, launch.updates)
+        if tier in LOOPS and isinstance(launch, Rows):
+            logs = self._calls.loop(tier, feed, launch.start, launch.updates)
+        elif tier in LOOPS and launch.asked:
+            tier, logs = self._pulls(tier, feed, launch)
         else:
-            logs = self._steps(tier, feed, launch)
+            ran = self.fixed if tier in LOOPS else tier
+            logs = self._steps(ran, feed, launch)
+            # A short batch in a loop's place says nothing of the loop.
+            tier = None if tier in LOOPS else tier
         if not self._checked:
             self._checked = True
             self._check_features()
-        if isinstance(launch, Rows) or tier not in _launch.LOOPS:
+        if tier is not None:
             self._note(feed, tier, launch.updates, time.perf_counter() - start)
         return logs
 
@@ -106,99 +120,96 @@ class StepFunction:
             _cache.save(self._keys[feed.name], figures)
 
     def _steps(self, tier, feed, launch):
-        if tier in _launch.LOOPS:
-            tier = self.fixed
-        logs = None
+        """Runs a launch step by step."""
+        logs, window = None, self._calls.window
         if isinstance(launch, Rows) and not self.eager:
             end = launch.start + launch.batches
-            for k in range(launch.start, end, self._window):
-                logs = self._row(tier, feed, k)
+            for k in range(launch.start, end, window):
+                logs = self._calls.row(tier, feed, k)
             return logs
         if isinstance(launch, Rows):
-            data = feed.batches(launch, self._window)
+            data = feed.batches(launch, window)
         else:
             data = launch.data
         for one in data:
-            logs = self._one(tier, one)
+            logs = self._calls.batch(tier, one)
         return logs
 
-    def _row(self, tier, feed, start):
-        """Runs one step of a resident feed."""
-        name = f"{self._name} ({tier}, resident)"
-        jit = tier == "xla-step"
-        if name not in self._functions:
-            self._functions[name] = _launch.rows_function(
-                self._step, feed.batch_size, self._window, jit
-            )
-        return self.ledger.call(
-            name,
-            self._functions[name],
-            jit,
-            feed.data,
-            feed.order,
-            tf.constant(start),
-        )
+    def _pulls(self, tier, feed, launch):
+        """Runs a launch in a loop that pulls its batches.
 
-    def _one(self, tier, data):
-        data = _without_optionals(data)
-        if self.eager:
-            return _launch.one_step(self._strategy, self._step, data)
-        jit = tier == "xla-step"
-        if tier not in self._functions:
-            several = self._strategy.num_replicas_in_sync > 1
-            self._functions[tier] = _launch.step_function(
-                self._strategy,
-                self._step,
-                jit,
-                relax=not (self._model.perf.cuts and several),
-            )
-        name = f"{self._name} ({tier})"
-        return self.ledger.call(name, self._functions[tier], jit, data)
+        Returns:
+            Tuple of the tier it ran in and the logs; no tier if it was the
+            launch that compiled the loop.
+        """
+        data = iter(launch.data)
+        first = next(data)
+        compiled = self._calls.has(loop_key(tier, feed))
+        if not compiled and not self._prepare_pulls(tier, feed, first):
+            logs = self._calls.batch(self.fixed, first)
+            for one in data:
+                logs = self._calls.batch(self.fixed, one)
+            return None, logs
+        try:
+            done, logs = self._calls.pulls(tier, feed, first, launch.asked)
+        except tf.errors.OpError as error:
+            raise feed.cause(error) from None
+        launch.batches = launch.updates = done
+        feed.pulled(done - 1)
+        return (tier if compiled else None), logs
 
-    def _loop(self, tier, feed, start, updates):
-        name = f"{self._name} ({tier})"
-        return self.ledger.call(
-            name,
-            self._functions[tier],
-            tier == "xla-loop",
-            feed.data,
-            feed.order,
-            tf.constant(start),
-            tf.constant(updates),
-        )
-
-    def _prepare(self, pilot, tier, feed):
+    def _prepare_loop(self, pilot, tier, feed):
         """Compiles a loop through a launch of no step at all."""
-        self._functions[tier] = _launch.loop_function(
-            self._step, feed.batch_size, self._window, tier == "xla-loop"
-        )
+        if self._calls.has(loop_key(tier, feed)):
+            return tier
         start = time.perf_counter()
         try:
-            self._loop(tier, feed, 0, 0)
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            if self.fixed == "xla-step" or pilot.tier == tier:
+            self._calls.loop(tier, feed, 0, 0)
+        except _REFUSALS as error:
+            if self.fixed == "xla-step" or pilot.tiers == [tier]:
                 raise
-            return self._drop(pilot, tier, f"does not compile: {_line(error)}")
+            self._drop(feed, tier, f"does not compile: {_line(error)}")
+            return pilot.tier
         pilot.cost[tier] = time.perf_counter() - start
-        known = feed.full >= self._window and self.fixed == "graph-step"
-        if tier == "xla-loop" and known:
-            parting = _parity.parting(
-                self._model,
-                lambda: self._loop(tier, feed, 0, 1),
-                lambda: self._row("graph-step", feed, 0),
+        parting = None
+        if feed.full >= self._calls.window:
+            parting = self._parting(
+                tier,
+                lambda: self._calls.loop(tier, feed, 0, 1),
+                lambda: self._calls.row("graph-step", feed, 0),
             )
-            if parting:
-                return self._drop(pilot, tier, parting)
-        return tier
+        if parting:
+            self._drop(feed, tier, parting)
+        return pilot.tier if parting else tier
 
-    def _drop(self, pilot, tier, reason):
-        del self._functions[tier]
-        pilot.drop(tier, reason)
-        return pilot.tier
+    def _prepare_pulls(self, tier, feed, first):
+        """Compiles a loop over a stream; returns whether it is of use."""
+        start = time.perf_counter()
+        try:
+            self._calls.trace_pulls(tier, feed)
+            parting = self._parting(
+                tier,
+                lambda: self._calls.pulls(tier, feed, first, 1),
+                lambda: self._calls.batch("graph-step", first),
+            )
+        except _REFUSALS as error:
+            if self.fixed == "xla-step":
+                raise
+            parting = f"does not compile: {_line(error)}"
+        self.pilot(feed).cost[tier] = time.perf_counter() - start
+        if parting:
+            self._drop(feed, tier, parting)
+        return not parting
 
-    @property
-    def _window(self):
-        return self._model.perf.window if self._name == "train_step" else 1
+    def _parting(self, tier, one, reference):
+        """How XLA's numbers part from the graph's, or None."""
+        if tier != "xla-loop" or self.fixed != "graph-step":
+            return None
+        return _parity.parting(self._model, one, reference)
+
+    def _drop(self, feed, tier, reason):
+        self._calls.forget(loop_key(tier, feed))
+        self.pilot(feed).drop(tier, reason)
 
     def _estimate(self, tier):
         """Seconds that compiling a tier is thought to take.
@@ -206,7 +217,7 @@ class StepFunction:
         The time to trace the step tells both the size of its graph and the
         speed of this machine at the moment.
         """
-        loops = [c for p in self._pilots.values() for c in p.cost.values()]
+        loops = [c for p in self.pilots.values() for c in p.cost.values()]
         traces = loops or [e.seconds for e in self.ledger.entries] or [0.5]
         factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
         return factor * min(traces)
@@ -221,33 +232,6 @@ class StepFunction:
         elif self._reset:
             return self._reset()
         return model.reset_metrics()
-
-    # For the report.
-
-    def tiers(self):
-        """The tiers that are in use now."""
-        return [p.tier for p in self._pilots.values()]
-
-    def describe(self):
-        """What ran and why, as nested plain values."""
-        feeds = {}
-        for feed, pilot in self._pilots.items():
-            feeds[feed] = {
-                "tier": pilot.tier,
-                "time per step": _report.step_times(pilot),
-                "compile seconds": {
-                    t: round(s, 3) for t, s in pilot.cost.items()
-                },
-                "choices": pilot.reasons,
-            }
-        return {
-            self._name: {
-                **feeds,
-                "traces": self.ledger.traces(),
-                "xla compiles": self.ledger.compiles,
-                "events": [str(e) for e in self.ledger.entries],
-            }
-        }
 
     def _check_features(self):
         model = self._model
@@ -264,10 +248,3 @@ class StepFunction:
 def _line(error):
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-def _without_optionals(data):
-    """Generators that yield None bring it as an empty optional."""
-    return private.tree.map_structure(
-        lambda t: None if isinstance(t, tf.experimental.Optional) else t, data
-    )

@@ -43,7 +43,11 @@ class Batches:
         batches: Integer, how many; grows while `data` is gone through.
         updates: Integer, how many updates they make; grows likewise.
         data: Iterable of batches, or of windows of them.
+        asked: Integer, updates that a loop may run where it pulls the
+            batches itself; 0 where they are at hand.
     """
+
+    asked = 0
 
     def __init__(self, batches, data):
         self.batches = batches
@@ -199,5 +203,61 @@ def loop_function(step, batch_size, window, jit):
         # LSTM), and would compile the loop again for each new value.
         first = start * batch_size
         return compiled(skip(data, first), tf.roll(order, -first, 0), count)
+
+    return quiet(launch)
+
+
+def pulls_function(step, jit):
+    """Compiles a loop of N steps over the batches of an iterator.
+
+    Args:
+        step: Function of one batch to a dict of logs.
+        jit: Bool, whether XLA compiles the step; the loop itself stays in the
+            graph, where batches of any shape can be pulled.
+
+    Returns:
+        A `tf.function` of the first batch, the iterator that yields the
+        others, and N (scalar int32 tensor). It returns how many steps it ran,
+        which are fewer where the data ends, and the logs of the last.
+    """
+
+    def compute(data):
+        with philox(jit):
+            return step(data)
+
+    compute = quiet(compute, jit_compile=jit)
+
+    def launch(first, iterator, count):
+        spec = iterator.element_spec
+        body = compute.get_concrete_function(spec)
+        zeros = tf.nest.map_structure(
+            lambda s: tf.zeros(s.shape, s.dtype), body.structured_outputs
+        )
+        # The two ways to a batch must agree in their shapes.
+        first = tf.nest.map_structure(
+            lambda t, s: tf.compat.v1.placeholder_with_default(t, s.shape),
+            first,
+            spec,
+        )
+
+        def one(k, _, logs):
+            batch = tf.cond(
+                k == 0,
+                lambda: tf.experimental.Optional.from_value(first),
+                iterator.get_next_as_optional,
+            )
+            more = batch.has_value()
+            logs = tf.cond(
+                more, lambda: compute(batch.get_value()), lambda: logs
+            )
+            return k + tf.cast(more, tf.int32), more, logs
+
+        done, _, logs = tf.while_loop(
+            lambda k, more, _: more & (k < count),
+            one,
+            [tf.constant(0), tf.constant(True), zeros],
+            parallel_iterations=1,
+        )
+        return done, logs
 
     return quiet(launch)

@@ -77,7 +77,9 @@ class Pilot:
             return min(self._rounds, key=lambda t: len(self._rounds[t]))
         if len(self._times[self.tier]) < SAMPLES and not self.known:
             return self.tier
-        ahead = 1e9 if ahead is None else ahead
+        if ahead is None:
+            # As much again as there was so far.
+            ahead = self._spent / (self.median(self.tier) or 1.0)
         for tier in sorted(self.tiers, key=self._known_step):
             if tier not in self._tried and self._pays(tier, estimate, ahead):
                 self._trial = tier

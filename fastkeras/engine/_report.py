@@ -32,9 +32,12 @@ def report(model):
         + (["Keras itself"] if model.perf.is_keras else []),
         "settings": _settings(model),
     }
-    for runner in (model.train_function, model.test_function):
-        if hasattr(runner, "describe"):
-            values.update(runner.describe())
+    for name, runner in (
+        ("train_step", model.train_function),
+        ("test_step", model.test_function),
+    ):
+        if hasattr(runner, "pilots"):
+            values[name] = _runner(runner)
     return receipt.Receipt(values)
 
 
@@ -59,7 +62,7 @@ def machine():
 def _settings(model):
     eager = model.run_eagerly or tf.config.functions_run_eagerly()
     runner = model.train_function
-    tiers = [] if not hasattr(runner, "tiers") else runner.tiers()
+    tiers = [p.tier for p in getattr(runner, "pilots", {}).values()]
     jit = any(t.startswith("xla") for t in tiers) or bool(model.jit_compile)
     return {
         "jit": {
@@ -93,10 +96,27 @@ def _jit_reason(model, jit, eager):
     return "the graph is kept until XLA is measured faster"
 
 
-def step_times(pilot):
-    """Dict of tier to its time per step, as text."""
+def _runner(runner):
+    """What ran and why, feed by feed."""
+    ledger = runner.ledger
     return {
-        tier: str(stats.summarize(pilot.times(tier)))
-        for tier in pilot.tiers
-        if pilot.times(tier)
+        **{name: _pilot(pilot) for name, pilot in runner.pilots.items()},
+        "traces": ledger.traces(),
+        "xla compiles": ledger.compiles,
+        "events": [str(entry) for entry in ledger.entries],
+    }
+
+
+def _pilot(pilot):
+    return {
+        "tier": pilot.tier,
+        "time per step": {
+            tier: str(stats.summarize(pilot.times(tier)))
+            for tier in pilot.tiers
+            if pilot.times(tier)
+        },
+        "compile seconds": {
+            tier: round(seconds, 3) for tier, seconds in pilot.cost.items()
+        },
+        "choices": pilot.reasons,
     }

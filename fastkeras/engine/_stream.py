@@ -85,6 +85,7 @@ class Stream(Feed):
         if first is None:
             return None
         launch = Batches(0, ())
+        launch.asked = updates
         launch.data = self._lazily(
             launch, first, updates, window, keeps_remainder
         )
@@ -129,14 +130,29 @@ class Stream(Feed):
             self._fresh = False
         except (StopIteration, tf.errors.OutOfRangeError):
             batch = None
-        except tf.errors.OpError:
-            if self._error is None:
-                raise
-            error, self._error = self._error, None
-            raise error from None
+        except tf.errors.OpError as error:
+            raise self.cause(error) from None
         if batch is not None and self._rest is not None:
             self._rest -= 1
         return self._padded(batch)
+
+    def cause(self, error):
+        """The exception in the user's data behind one of TensorFlow's."""
+        own, self._error = self._error, None
+        return error if own is None else own
+
+    @property
+    def iterator(self):
+        """What a loop in the graph pulls its batches from."""
+        return self._iterator
+
+    def pulled(self, count):
+        """Counts batches that a loop in the graph has pulled."""
+        self._seen += count
+        if self.left is not None:
+            self.left -= count
+        if self._rest is not None:
+            self._rest -= count
 
     def _padded(self, batch):
         """Pads a batch up to the largest so far, which is the first."""

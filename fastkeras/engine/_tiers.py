@@ -43,11 +43,14 @@ def available(model, name, feed):
     step = fixed_step(model)
     if model.run_eagerly or tf.config.functions_run_eagerly():
         return ["graph-step"], ["every step runs eagerly, as asked for"]
-    if feed.name != "resident":
-        return [step], []
     family = step.removesuffix("-step")
+    resident = feed.name == "resident"
+    if not resident:
+        reason = _loop_refusal(model, feed)
+        if reason:
+            return [step], [f"loops left out: {reason}"]
     tiers = [step, f"{family}-loop"]
-    if name == "test_step" and feed.full > 1:
+    if name == "test_step" and resident and feed.full > 1:
         tiers.reverse()
     reasons = []
     if family == "graph" and model.requested_jit == "auto":
@@ -63,6 +66,21 @@ def available(model, name, feed):
             "many times slower"
         )
     return tiers, reasons
+
+
+def _loop_refusal(model, feed):
+    """Why no loop in the graph can pull the batches of a stream, or None."""
+    if private.has_strategy(model):
+        return "the strategy takes one batch at a time to its replicas"
+    if model.perf.window > 1:
+        return "a window is put together outside the graph"
+    if model.perf.pads:
+        return "batches are padded outside the graph"
+    if not all(
+        isinstance(s, tf.TensorSpec) for s in private.tree.flatten(feed.spec)
+    ):
+        return "the batches hold more than dense tensors"
+    return None
 
 
 def xla_refusal(model):

@@ -104,6 +104,70 @@ def test_windows_in_each_tier(tier, batches, monkeypatch):
         assert apart(stock, plain) > 1e-4
 
 
+def stream(kind="known", rows=42):
+    data = tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)
+    if kind == "endless":
+        return data.repeat()
+    return data if kind == "known" else data.filter(lambda *_: True)
+
+
+@pytest.mark.parametrize("tier", _launch.LOOPS)
+def test_a_stream_in_each_loop_has_the_numbers_of_keras(tier, monkeypatch):
+    stock, logs = train(keras.Model)
+    pin(monkeypatch, tier)
+    fast = network(FastModel)
+    fast.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=4,
+    )
+    ends = []
+    fast_logs = fast.fit(
+        stream("unknown"),
+        epochs=3,
+        verbose=0,
+        validation_data=stream(),
+        callbacks=keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: ends.append(batch)
+        ),
+    ).history
+    assert apart(stock, fast) < (1e-5 if "xla" in tier else 1e-6)
+    for name, values in logs.items():
+        np.testing.assert_allclose(values, fast_logs[name], atol=1e-5)
+    assert fast.optimizer.iterations.numpy() == 18
+    assert ends == [3, 5] * 3
+    traces = fast.train_function.ledger.traces()
+    assert traces[f"train_step ({tier}, stream)"] == 1
+    fast.fit(stream("endless"), steps_per_epoch=7, epochs=2, verbose=0)
+    assert fast.optimizer.iterations.numpy() == 18 + 14
+
+
+@pytest.mark.parametrize("tier", _launch.LOOPS)
+def test_data_that_raises_in_a_loop(tier, monkeypatch):
+    def batches(fails):
+        for k in range(5):
+            if k == 3 and fails:
+                raise KeyError("no fourth batch")
+            yield X[8 * k : 8 * k + 8], Y[8 * k : 8 * k + 8]
+
+    pin(monkeypatch, tier)
+    models = []
+    for fails in (True, False):
+        model = network(FastModel)
+        model.compile(
+            "sgd", "sparse_categorical_crossentropy", steps_per_execution=8
+        )
+        models.append(model)
+        if fails:
+            with pytest.raises(KeyError, match="no fourth batch"):
+                model.fit(batches(True), verbose=0)
+        else:
+            model.fit(batches(False), steps_per_epoch=3, verbose=0)
+    assert models[0].optimizer.iterations.numpy() == 3
+    assert apart(*models) < 1e-6
+
+
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_feeds_agree(feed):
     stock, _ = train(keras.Model)

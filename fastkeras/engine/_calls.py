@@ -1,0 +1,149 @@
+"""The compiled functions of one step, each made when it is first called."""
+
+import tensorflow as tf
+
+from fastkeras._lib import private
+from fastkeras.engine import _launch
+from fastkeras.engine._ledger import Ledger
+
+
+class Calls:
+    """Runs a step in each way there is, and keeps the ledger of it.
+
+    Args:
+        model: The model.
+        name: String, `"train_step"` or `"test_step"`.
+        eager: Bool, whether steps run without being compiled.
+    """
+
+    def __init__(self, model, name, eager):
+        self._model = model
+        self._name = name
+        self._strategy = model.distribute_strategy
+        self._step = getattr(model, name)
+        self._eager = eager
+        self._functions = {}
+        self.ledger = Ledger()
+
+    @property
+    def window(self):
+        """Batches in an update."""
+        return self._model.perf.window if self._name == "train_step" else 1
+
+    def has(self, key):
+        """Whether a loop (`"graph-loop, stream"`) is compiled."""
+        return key in self._functions
+
+    def forget(self, key):
+        """Drops a loop that is of no use."""
+        self._functions.pop(key, None)
+
+    def batch(self, tier, data):
+        """Runs one step on a batch at hand."""
+        data = _without_optionals(data)
+        if self._eager:
+            return _launch.one_step(self._strategy, self._step, data)
+        jit = tier == "xla-step"
+        several = self._strategy.num_replicas_in_sync > 1
+        function = self._made(
+            tier,
+            _launch.step_function,
+            self._strategy,
+            self._step,
+            jit,
+            relax=not (self._model.perf.cuts and several),
+        )
+        return self._call(tier, function, jit, data)
+
+    def row(self, tier, feed, start):
+        """Runs one step of a resident feed."""
+        jit = tier == "xla-step"
+        key = f"{tier}, resident"
+        function = self._made(
+            key,
+            _launch.rows_function,
+            self._step,
+            feed.batch_size,
+            self.window,
+            jit,
+        )
+        return self._call(
+            key, function, jit, feed.data, feed.order, tf.constant(start)
+        )
+
+    def loop(self, tier, feed, start, updates):
+        """Runs steps of a resident feed in one call."""
+        jit = tier == "xla-loop"
+        key = loop_key(tier, feed)
+        function = self._made(
+            key,
+            _launch.loop_function,
+            self._step,
+            feed.batch_size,
+            self.window,
+            jit,
+        )
+        return self._call(
+            key,
+            function,
+            jit,
+            feed.data,
+            feed.order,
+            tf.constant(start),
+            tf.constant(updates),
+        )
+
+    def trace_pulls(self, tier, feed):
+        """Traces the loop over a stream, apart from running it."""
+        function = self._made(
+            loop_key(tier, feed),
+            _launch.pulls_function,
+            self._step,
+            tier == "xla-loop",
+        )
+        function.get_concrete_function(
+            feed.spec, feed.iterator, tf.TensorSpec([], tf.int32)
+        )
+
+    def pulls(self, tier, feed, first, count):
+        """Runs steps over a stream in one call.
+
+        Args:
+            tier: String.
+            feed: `Stream`.
+            first: The first batch, which has been pulled.
+            count: Integer, the most steps to run.
+
+        Returns:
+            Tuple of the steps it ran, and the logs of the last.
+        """
+        key = loop_key(tier, feed)
+        done, logs = self._call(
+            key,
+            self._functions[key],
+            tier == "xla-loop",
+            first,
+            feed.iterator,
+            tf.constant(count),
+        )
+        return int(done), logs
+
+    def _made(self, key, make, *args, **kwargs):
+        if key not in self._functions:
+            self._functions[key] = make(*args, **kwargs)
+        return self._functions[key]
+
+    def _call(self, key, function, jit, *args):
+        return self.ledger.call(f"{self._name} ({key})", function, jit, *args)
+
+
+def loop_key(tier, feed):
+    """Names a loop; the resident feed is the one that has most."""
+    return tier if feed.name == "resident" else f"{tier}, {feed.name}"
+
+
+def _without_optionals(data):
+    """Generators that yield None bring it as an empty optional."""
+    return private.tree.map_structure(
+        lambda t: None if isinstance(t, tf.experimental.Optional) else t, data
+    )
