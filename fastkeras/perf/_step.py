@@ -53,7 +53,7 @@ class Step:
         if states is None:
             with model.distribute_strategy.scope():
                 self.states = [f.new_state() for f in plan.features]
-        self._pairs = list(zip(plan.features, self.states, strict=True))
+        self.pairs = list(zip(plan.features, self.states, strict=True))
         if self.is_ready(model) and not plan.is_keras:
             self.variables(model)
 
@@ -139,7 +139,7 @@ class Step:
         if ok is not None:
             _part.go_back(total.before.layers, ok)
         if _gradients.values(gradients):
-            for feature, state in self._pairs:
+            for feature, state in self.pairs:
                 gradients = feature.clip(
                     gradients, self.variables(model), state, ok
                 )
@@ -166,7 +166,7 @@ class Step:
             _apply.guarded(
                 update.ok, lambda: model.optimizer.apply(gradients, variables)
             )
-        for feature, state in self._pairs:
+        for feature, state in self.pairs:
             feature.settle(state, update.ok)
 
     def logs(self, model, update):
@@ -197,7 +197,7 @@ class Step:
 
     def complain(self):
         """At the end of an epoch: warns of what the features found."""
-        for feature, state in self._pairs:
+        for feature, state in self.pairs:
             text = feature.complaint(state)
             if text:
                 warn(text)
@@ -264,7 +264,7 @@ class Step:
         return _Tape(variables, follow_all=not ready)
 
     def _scaled(self, model, loss):
-        for feature, state in self._pairs:
+        for feature, state in self.pairs:
             loss = feature.scale(loss, state)
         if model.optimizer is not None:
             loss = model.optimizer.scale_loss(loss)
@@ -273,9 +273,9 @@ class Step:
     def _unscaled(self, tape, model, target):
         variables = [v.value for v in self.variables(model)]
         gradients = tape.gradient(target, variables) if variables else []
-        if not self._whole() or self._pairs:
+        if not self._whole() or self.pairs:
             gradients = _gradients.map_values(_gradients.widen, gradients)
-        for feature, state in self._pairs:
+        for feature, state in self.pairs:
             gradients = feature.unscale(gradients, state)
         return gradients
 
