@@ -63,12 +63,17 @@ class Calls:
             key,
             _launch.rows_function,
             self._step,
-            feed.batch_size,
             self.window,
             jit,
         )
         return self._call(
-            key, function, jit, feed.data, feed.order, tf.constant(start)
+            key,
+            function,
+            jit,
+            feed.data,
+            feed.order,
+            tf.constant(start),
+            feed.batch_size,
         )
 
     def loop(self, tier, feed, start, updates):
@@ -79,7 +84,6 @@ class Calls:
             key,
             _launch.loop_function,
             self._step,
-            feed.batch_size,
             self.window,
             jit,
         )
@@ -91,6 +95,7 @@ class Calls:
             feed.order,
             tf.constant(start),
             tf.constant(updates),
+            feed.batch_size,
         )
 
     def trace_pulls(self, tier, feed):

@@ -122,18 +122,17 @@ def _batch(data, order, first, size):
     return take(data, rows, first)
 
 
-def rows_function(step, batch_size, window, jit):
+def rows_function(step, window, jit):
     """Compiles one step on resident data.
 
     Args:
         step: Function of one batch (or window) to a dict of logs.
-        batch_size: Integer, rows of a batch.
         window: Integer, batches in an update.
         jit: Bool, whether XLA compiles the step.
 
     Returns:
-        A `tf.function` of data, permutation and first batch (scalar int32
-        tensor); it returns the logs.
+        A `tf.function` of data, permutation, first batch (scalar int32
+        tensor) and rows of a batch (integer); it returns the logs.
     """
 
     def compute(data):
@@ -144,7 +143,7 @@ def rows_function(step, batch_size, window, jit):
         # Rows are gathered outside: see `loop_function`.
         compute = quiet(compute, jit_compile=True)
 
-    def launch(data, order, start):
+    def launch(data, order, start, batch_size):
         batches = tuple(
             _batch(data, order, (start + k) * batch_size, batch_size)
             for k in range(window)
@@ -154,36 +153,31 @@ def rows_function(step, batch_size, window, jit):
     return quiet(launch)
 
 
-def loop_function(step, batch_size, window, jit):
+def loop_function(step, window, jit):
     """Compiles a loop of N steps over resident data.
 
     Args:
         step: Function of one batch (or window) to a dict of logs.
-        batch_size: Integer, rows of a batch.
         window: Integer, batches in an update.
         jit: Bool, whether XLA compiles the loop.
 
     Returns:
         A `tf.function` of data, permutation, first batch and N (scalar int32
-        tensors); it returns the logs of the last step. With N = 0 it compiles
-        and touches nothing.
+        tensors), and rows of a batch (integer); it returns the logs of the
+        last step. With N = 0 it compiles and touches nothing.
     """
 
-    def batch(data, order, k):
-        return _batch(data, order, k * batch_size, batch_size)
+    def loop(data, order, count, batch_size):
+        def batch(k):
+            return _batch(data, order, k * batch_size, batch_size)
 
-    def one(data, order, first):
-        if window == 1:
-            return step(batch(data, order, first))
-        return step(
-            BlockWindow(window, lambda j: batch(data, order, first + j))
-        )
+        def one(i):
+            if window == 1:
+                return step(batch(i))
+            return step(BlockWindow(window, lambda j: batch(i * window + j)))
 
-    def loop(data, order, count):
         with philox(jit):
-            traced = tf.function(
-                lambda i: one(data, order, i * window), autograph=False
-            )
+            traced = tf.function(one, autograph=False)
             body = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
         zeros = tf.nest.map_structure(
             lambda s: tf.zeros(s.shape, s.dtype), body.structured_outputs
@@ -198,11 +192,12 @@ def loop_function(step, batch_size, window, jit):
 
     compiled = quiet(loop, jit_compile=jit)
 
-    def launch(data, order, start, count):
+    def launch(data, order, start, count, batch_size):
         # Rolled out here: XLA takes `start` for a constant in some models (an
         # LSTM), and would compile the loop again for each new value.
         first = start * batch_size
-        return compiled(skip(data, first), tf.roll(order, -first, 0), count)
+        order = tf.roll(order, -first, 0)
+        return compiled(skip(data, first), order, count, batch_size)
 
     return quiet(launch)
 
