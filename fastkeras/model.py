@@ -18,6 +18,7 @@ from fastkeras.perf._plan import check_optimizer
 from fastkeras.perf._plan import check_plan
 from fastkeras.perf._plan import make_plan
 from fastkeras.perf._plan import with_model_policy
+from fastkeras.perf._scaling import warn_of_lost_epsilon
 from fastkeras.perf._state import SavedState
 from fastkeras.perf._step import Step
 
@@ -156,6 +157,7 @@ class FastModel(engine.Loops, keras.Model):
         self.requested_jit = given["jit_compile"]
         if not plan.is_keras:
             mend_containers(self, given)
+            warn_of_lost_epsilon(self, optimizer)
         self._begin(plan, step)
 
     def _begin(self, plan, step):

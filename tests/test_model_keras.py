@@ -450,44 +450,36 @@ def same(a, b, tolerance, path=""):
         )
 
 
-STOCK = {}
-
-
-def stock(name):
-    if name not in STOCK:
-        STOCK[name] = train(CASES[name], keras.Model)
-    return STOCK[name]
-
-
 # `perf=None` takes one path, whatever the case; these show it. The rest runs
-# with the slow tests.
-FAST = {
+# with the slow tests, as does every second case of "auto".
+NONE = {
     "unbuilt_subclass",
     "dicts_in_and_out",
-    "no_targets_but_compute_loss",
-    "masks",
     "four_steps_an_execution",
     "own_train_step_and_its_keys",
 }
+AUTO = NONE | {"no_targets_but_compute_loss", "masks", *list(CASES)[1::2]}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n in FAST else pytest.param(n, marks=SLOW) for n in CASES],
-)
-def test_perf_none_is_keras_bit_for_bit(name):
-    same(train(CASES[name], FastModel, perf=None), stock(name), 0)
-
-
-@pytest.mark.parametrize(
-    "name",
+    ("name", "plans"),
     [
-        n if n in FAST or k % 2 else pytest.param(n, marks=SLOW)
-        for k, n in enumerate(CASES)
+        pytest.param(n, [None, "auto"] if n in NONE else ["auto"], id=n)
+        for n in CASES
+        if n in AUTO
+    ]
+    + [
+        pytest.param(n, ["auto", None][n in AUTO :], id=f"{n}-rest", marks=SLOW)
+        for n in CASES
+        if n not in NONE
     ],
 )
-def test_auto_has_the_numbers_of_keras(name):
-    same(train(CASES[name], FastModel, perf="auto"), stock(name), 1e-6)
+def test_the_numbers_are_those_of_keras(name, plans):
+    stock = train(CASES[name], keras.Model)
+    for perf in plans:
+        ours = train(CASES[name], FastModel, perf=perf)
+        # Keras itself: bit for bit.
+        same(ours, stock, 0 if perf is None else 1e-6)
 
 
 # Where stock Keras is at fault: the right value, and the fault as control.
@@ -891,6 +883,36 @@ def test_steps_that_the_data_does_not_hold_are_told_before_training():
         model.fit(
             data, steps_per_epoch=30, epochs=2, verbose=0, callbacks=[Early()]
         )
+
+
+@pytest.mark.slow
+def test_three_hundred_small_variables_are_updated_as_one_by_one():
+    def make(base):
+        keras.utils.set_random_seed(7)
+        x = inputs = keras.Input((4,))
+        for _ in range(150):
+            x = x + 0.1 * keras.layers.Dense(4, "tanh")(x)
+        return base(inputs, x)
+
+    x, y = draw(8, 4), draw(8, 4, seed=1)
+    stock, ours = make(keras.Model), make(FastModel)
+    start = stock.get_weights()
+    optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
+    for _ in range(5):
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((stock(x, training=True) - y) ** 2)
+        weights = stock.trainable_weights
+        assert len(weights) == 300
+        gradients = tape.gradient(loss, [w.value for w in weights])
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+    ours.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), "mse")
+    ours.fit(x, y, batch_size=8, epochs=5, verbose=0)
+    pairs = zip(stock.get_weights(), ours.get_weights(), strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    # An update less would be seen.
+    moved = [np.abs(a - b).max() for a, b in zip(start, ours.get_weights())]
+    assert min(moved) > 1e-4
 
 
 def test_on_batch_methods_have_the_numbers_of_keras():

@@ -1,7 +1,8 @@
-"""Noticing a user's `train_step` that forgets to scale the loss.
+"""Noticing half precision that learns nothing, without an error.
 
 A `LossScaleOptimizer` divides every gradient by its scale. A step that never
-multiplied the loss by it then learns 32768 times too little, without an error.
+multiplied the loss by it then learns 32768 times too little. And in a variable
+of float16 an optimizer's small `epsilon` is lost.
 """
 
 import contextlib
@@ -9,6 +10,27 @@ import functools
 
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+
+#: The smallest `epsilon` that still counts beside a float16 slot.
+LEAST_EPSILON = 1e-4
+
+
+def warn_of_lost_epsilon(model, optimizer):
+    """Warns of float16 variables whose optimizer divides by next to nothing.
+
+    Args:
+        model: The model that is compiled.
+        optimizer: Its `keras.Optimizer`, or None.
+    """
+    epsilon = getattr(private.inner_optimizer(optimizer), "epsilon", None)
+    layers = private.flat_layers(model)
+    half = any(x.dtype_policy.variable_dtype == "float16" for x in layers)
+    if half and epsilon is not None and epsilon < LEAST_EPSILON:
+        warn(
+            f"The optimizer's epsilon={epsilon:g} is lost beside variables of "
+            "float16, so an update may be NaN. Keep the variables float32 "
+            '(`perf="mixed_float16"`), or give `epsilon=1e-4` or more.'
+        )
 
 
 @contextlib.contextmanager

@@ -546,6 +546,25 @@ def test_a_softmax_behind_a_convolution_stays_finite():
     assert logs["loss_scale"][0] >= 2.0**10
 
 
+def test_an_epsilon_that_float16_loses_is_told():
+    def run(dtype, **options):
+        layer = keras.layers.Dense(1, dtype=dtype)
+        model = fk.FastModel.from_keras(
+            keras.Sequential([keras.Input((4,), dtype="float16"), layer])
+        )
+        model.compile(keras.optimizers.Adam(0.1, **options), "mse")
+        # The gradient of a weight is 0, of which Adam makes 0 / 0.
+        fit(model, np.zeros((8, 4), "float16"), np.ones((8, 1), "float16"))
+        return model.get_weights()[0]
+
+    with pytest.warns(UserWarning, match="epsilon=1e-08 is lost"):
+        assert np.isnan(run("float16", epsilon=1e-8)).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert np.isfinite(run("float16", epsilon=1e-3)).all()
+        assert np.isfinite(run("mixed_float16", epsilon=1e-8)).all()
+
+
 def test_fifty_runs_of_one_row_hold_no_nan():
     inputs = keras.Input((4,))
     model = fk.FastModel(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
