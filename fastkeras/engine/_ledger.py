@@ -99,6 +99,14 @@ class Ledger:
             for name, function in self._functions.items()
         }
 
+    def describe(self):
+        """Traces and compilations, as nested plain values."""
+        return {
+            "traces": self.traces(),
+            "xla compiles": self.compiles,
+            "events": [str(entry) for entry in self.entries],
+        }
+
     def call(self, name, function, jit, data, *args):
         """Calls a `tf.function` and notes what it traced or compiled."""
         self._functions[name] = function

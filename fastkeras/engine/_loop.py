@@ -5,6 +5,7 @@ import keras
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._metrics import epoch_logs
@@ -71,10 +72,13 @@ def fit(
     callbacks.on_train_begin()
     first = private.initial_epoch(model) or initial_epoch
     logs = None
+    times = model.epoch_times = EpochTimes(feed)
     for epoch in _epochs(first, epochs, feed):
-        logs = _train_epoch(model, feed, callbacks, epoch, epochs)
-        logs.update(validate(epoch, epochs, callbacks))
-        callbacks.on_epoch_end(epoch, logs)
+        with times.epoch():
+            logs = _train_epoch(model, feed, callbacks, epoch, epochs)
+            with times.span("validation"):
+                logs.update(validate(epoch, epochs, callbacks))
+            callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
     if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
@@ -135,11 +139,13 @@ def _train_epoch(model, feed, callbacks, epoch, epochs):
             if launch is None:
                 break
             callbacks.on_train_batch_begin(done)
-            logs = runner.run(feed, launch, tier)
+            with model.epoch_times.span("steps"):
+                logs = runner.run(feed, launch, tier)
             done += launch.batches
             callbacks.on_train_batch_end(done - 1, logs)
     finally:
         feed.end()
+    model.epoch_times.batches = done
     return epoch_logs(model, logs)
 
 
@@ -215,14 +221,16 @@ def warn_of_changes(model):
 def build(model, feed):
     """Makes all variables before the first trace, where that is needed.
 
-    Under a strategy no variable can be made inside a replica; elsewhere Keras
-    makes them while the first step is traced.
+    Under a strategy no variable can be made inside a replica, and a pinned
+    step is traced only once; elsewhere Keras makes them while the first step
+    is traced.
     """
     if model.optimizer is not None and model._step.is_ready(model):
         if not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model._step.trainable(model))
-    if not private.has_strategy(model):
+    pins = model.perf.execution.pins
+    if not (private.has_strategy(model) or pins):
         return
     with model.distribute_strategy.scope():
         private.symbolic_build(model, feed.spec)

@@ -19,6 +19,8 @@ class Loops:
     With `perf=None` each method is that of Keras.
     """
 
+    epoch_times = None
+
     def make_train_function(self, force=False):
         with noticing_unscaled_loss(self):
             if self.perf.is_keras:

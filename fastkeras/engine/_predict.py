@@ -11,7 +11,11 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras._lib import private_marks
 from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._pilot import LAUNCH_SECONDS
+from fastkeras.engine._signature import PinnedFunction
+from fastkeras.engine._signature import signature_of
+from fastkeras.measure import stats
 
 _HOOKS = ("on_predict_batch_begin", "on_predict_batch_end")
 
@@ -28,17 +32,29 @@ class Predictor:
         quiet = private.without_retrace_warning
         self._step = model.predict_step
         self._pad = model.perf.pad
+        self._signature = signature_of(model, "predict_step")
         self._one = quiet(
-            tf.function(self._step, reduce_retracing=True, jit_compile=jit)
+            tf.function(
+                self._step,
+                reduce_retracing=self._signature is None,
+                jit_compile=jit,
+            )
         )
+        if self._signature:
+            self._one = PinnedFunction(self._one, self._signature)
         self._many = quiet(tf.function(self._loop, jit_compile=jit))
+        self._jit = jit
         self._seconds = None
         self._calls = collections.deque([], maxlen=8)
+        self._launches = collections.deque([], maxlen=64)
+        self.ledger = Ledger()
 
     def batch(self, data):
         """Predicts one batch of any size."""
+        if self._signature:
+            self._signature.check(data)
         begin = time.perf_counter()
-        out = self._one(data)
+        out = self.ledger.call("one batch", self._one, self._jit, data)
         self._calls.append(time.perf_counter() - begin)
         return out
 
@@ -49,8 +65,11 @@ class Predictor:
     def count(self, left):
         """How many full batches the next launch should take.
 
-        One, while tracing the loop would take longer than what is left.
+        One, while tracing the loop would take longer than what is left, and
+        where one trace is all that is wanted.
         """
+        if self._signature:
+            return 1
         if self._seconds is None:
             if len(self._calls) < 2 or min(self._calls) * left < self._calls[0]:
                 return 1
@@ -62,14 +81,35 @@ class Predictor:
         if count == 1 and self._seconds is None:
             return self.at(feed, start)
         begin = time.perf_counter()
-        out = self._many(
+        out = self.ledger.call(
+            "loop",
+            self._many,
+            self._jit,
             feed.arrays,
             tf.constant(start),
             tf.constant(count),
             feed.batch_size,
         )
+        if self._seconds is not None:
+            # The first call has traced the loop.
+            self._launches.append((time.perf_counter() - begin) / count)
         self._seconds = (time.perf_counter() - begin) / count
         return out
+
+    def describe(self):
+        """What ran, as nested plain values."""
+        times = {
+            "one batch": list(self._calls)[1:],
+            "loop": list(self._launches),
+        }
+        return {
+            "time per batch": {
+                name: str(stats.summarize(values))
+                for name, values in times.items()
+                if values
+            },
+            **self.ledger.describe(),
+        }
 
     def _loop(self, data, start, count, size):
         def one(k):
@@ -121,7 +161,8 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
     whole = steps is None and not keras.config.max_steps_per_epoch()
     whole = whole and all(map(_is_lazy, keras.tree.flatten(callbacks or [])))
     # A feed of a generator would take its first batches away from Keras.
-    if not (whole and private.can_shuffle(data)) and not model.perf.pads:
+    own = model.perf.pads or model.perf.execution.pins
+    if not (own or (whole and private.can_shuffle(data))):
         return None
     feed, _ = make_feed(
         model, steps, batch_size=batch_size, shuffle=False, **data
@@ -131,7 +172,7 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
         if not all(map(_stacks, tf.nest.flatten(outputs))):
             return None
         run = functools.partial(_run, first=outputs)
-    elif model.perf.pads and feed.name == "stream":
+    elif own and feed.name == "stream":
         run = _run_stream
     else:
         return None

@@ -19,7 +19,8 @@ def report(model):
 
     Returns:
         A `Receipt` with the sections machine, versions, plan, settings and
-        one for each function that has run (train_step, test_step).
+        one for each function that has run (train_step, test_step,
+        predict_step), and the time per epoch.
     """
     values = {
         "machine": machine(),
@@ -38,6 +39,10 @@ def report(model):
     ):
         if hasattr(runner, "pilots"):
             values[name] = _runner(runner)
+    if model.epoch_times is not None:
+        values["time per epoch"] = model.epoch_times.describe()
+    if model.predictor is not None and model.predictor.ledger.entries:
+        values["predict_step"] = model.predictor.describe()
     return receipt.Receipt(values)
 
 
@@ -78,6 +83,8 @@ def _settings(model):
             else "steps are traced",
         },
         "feed": model.feed_reason,
+        "signature": str(model.perf.execution.signature),
+        "warm-up launches": model.perf.execution.warmup_launches,
     }
 
 
@@ -98,13 +105,8 @@ def _jit_reason(model, jit, eager):
 
 def _runner(runner):
     """What ran and why, feed by feed."""
-    ledger = runner.ledger
-    return {
-        **{name: _pilot(pilot) for name, pilot in runner.pilots.items()},
-        "traces": ledger.traces(),
-        "xla compiles": ledger.compiles,
-        "events": [str(entry) for entry in ledger.entries],
-    }
+    feeds = {name: _pilot(pilot) for name, pilot in runner.pilots.items()}
+    return {**feeds, **runner.ledger.describe()}
 
 
 def _pilot(pilot):

@@ -1,0 +1,87 @@
+"""The receipt: where the time of an epoch went, and what `predict` ran."""
+
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fastkeras import FastModel
+from fastkeras.engine._epochs import EpochTimes
+from fastkeras.engine._feed import Feed
+
+X = np.ones((40, 2), "float32")
+
+
+def compiled():
+    inputs = keras.Input((2,))
+    model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    return model
+
+
+class Pause(keras.callbacks.Callback):
+    """Takes its time at the end of each epoch, and of each validation."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        time.sleep(0.03)
+
+    def on_test_end(self, logs=None):
+        time.sleep(0.05)
+
+
+def slow(seconds):
+    def wait(x, y):
+        return tf.numpy_function(
+            lambda a: (time.sleep(seconds), a)[1], [x], tf.float32
+        ), y
+
+    data = tf.data.Dataset.from_tensor_slices((X, X[:, :1])).batch(10)
+    return data.map(wait).map(lambda x, y: (tf.ensure_shape(x, (None, 2)), y))
+
+
+def test_the_parts_of_an_epoch_add_up_and_each_has_its_own():
+    model = compiled()
+    model.fit(
+        slow(0.02),
+        epochs=3,
+        verbose=0,
+        validation_data=(X, X[:, :1]),
+        callbacks=[Pause()],
+    )
+    for epoch in list(model.epoch_times.epochs)[1:]:
+        parts = (epoch.steps, epoch.wait, epoch.validation, epoch.overhead)
+        assert min(parts) > 0
+        np.testing.assert_allclose(sum(parts), epoch.total, rtol=1e-9)
+        # Sleeping takes as long at least.
+        assert epoch.wait > 0.06
+        assert epoch.validation > 0.05
+        assert epoch.overhead > 0.03
+    figures = model.perf_report()["time per epoch"]
+    assert "n=2" in figures["wait"]
+    assert "advice" not in figures
+
+
+def test_one_step_epochs_are_advised_to_be_longer():
+    model = compiled()
+    model.fit(X, X[:, :1], batch_size=40, epochs=4, verbose=0)
+    assert "repeat the data" in model.perf_report()["time per epoch"]["advice"]
+    # With epochs that are all steps there is nothing to advise.
+    times = EpochTimes(Feed(1, None))
+    for _ in range(3):
+        with times.epoch(), times.span("steps"):
+            times.batches = 1
+            time.sleep(0.002)
+    assert "advice" not in times.describe()
+    model.fit(X, X[:, :1], epochs=1, verbose=0)
+    assert "warm-up" in model.perf_report()["time per epoch"]
+
+
+def test_predict_is_in_the_report():
+    model = compiled()
+    assert "predict_step" not in model.perf_report().to_dict()
+    for _ in range(3):
+        model.predict(X, batch_size=2, verbose=0)
+    section = model.perf_report()["predict_step"]
+    assert section["traces"]["one batch"] == 1
+    assert section["time per batch"]
