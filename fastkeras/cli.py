@@ -55,6 +55,8 @@ def main(argv=None):
         _complain("interrupted")
         return INTERRUPTED
     except Exception as error:
+        # The last stop: whatever it is, one line and an exit code; --debug
+        # shows where it came from.
         if "--debug" in argv:
             raise
         first = (str(error).splitlines() or [""])[0]

@@ -221,6 +221,7 @@ def _watched(make, keep):
         except GeneratorExit:
             raise
         except BaseException as error:
+            # Looked at and raised again: an interrupt keeps its type too.
             keep(error)
             raise
 

@@ -361,7 +361,6 @@ def test_durations_keep_three_digits(seconds, text):
 
 
 def test_the_chart_is_drawn_from_the_ratios(tmp_path):
-    pytest.importorskip("matplotlib")
     record, _ = measured(kinds=("stock", "fast", "jax", "floor"))
     report = report_of(record)
     found = {side: pairs[0][1] for side, pairs in charts.bars(report).items()}
