@@ -5,6 +5,8 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras.engine import _launch
 from fastkeras.engine._ledger import Ledger
+from fastkeras.engine._signature import PinnedFunction
+from fastkeras.engine._signature import signature_of
 
 
 class Calls:
@@ -23,12 +25,18 @@ class Calls:
         self._step = getattr(model, name)
         self._eager = eager
         self._functions = {}
+        self._signature = signature_of(model, name)
         self.ledger = Ledger()
 
     @property
     def window(self):
         """Batches in an update."""
         return self._model.perf.window if self._name == "train_step" else 1
+
+    @property
+    def takes_batches(self):
+        """Whether steps are given batches only, not rows to gather."""
+        return self._eager or self._signature is not None
 
     def has(self, key):
         """Whether a loop (`"graph-loop, stream"`) is compiled."""
@@ -41,19 +49,24 @@ class Calls:
     def batch(self, tier, data):
         """Runs one step on a batch at hand."""
         data = _without_optionals(data)
+        if self._signature:
+            self._signature.check(data)
         if self._eager:
             return _launch.one_step(self._strategy, self._step, data)
         jit = tier == "xla-step"
-        several = self._strategy.num_replicas_in_sync > 1
-        function = self._made(
-            tier,
-            _launch.step_function,
-            self._strategy,
-            self._step,
-            jit,
-            relax=not (self._model.perf.cuts and several),
-        )
+        function = self._made(tier, self._step_function, jit)
         return self._call(tier, function, jit, data)
+
+    def _step_function(self, jit):
+        several = self._strategy.num_replicas_in_sync > 1
+        cuts = self._model.perf.cuts and several
+        relax = not (cuts or self._signature)
+        function = _launch.step_function(
+            self._strategy, self._step, jit, relax=relax
+        )
+        if self._signature:
+            function = PinnedFunction(function, self._signature)
+        return function
 
     def row(self, tier, feed, start):
         """Runs one step of a resident feed."""

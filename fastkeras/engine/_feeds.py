@@ -7,6 +7,7 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _resident
 from fastkeras.engine._options import limited
+from fastkeras.engine._signature import check_spec
 from fastkeras.engine._stream import NO_DATA
 from fastkeras.engine._stream import Stream
 
@@ -63,13 +64,15 @@ def make_feed(model, steps=None, class_weight=None, **data):
     if wanted == "stream":
         reason = "asked for"
     if reason is not None:
-        reason = f"stream: {reason}"
         strategy = model.distribute_strategy
-        return Stream(strategy, adapter, steps, model.perf.pad), reason
-    feed = _resident.Resident(
-        arrays, rows, batch_size, steps, data["shuffle"], model.perf.pad
-    )
-    return feed, "resident: the arrays fit on the device"
+        feed = Stream(strategy, adapter, steps, model.perf.pad)
+    else:
+        reason = "the arrays fit on the device"
+        feed = _resident.Resident(
+            arrays, rows, batch_size, steps, data["shuffle"], model.perf.pad
+        )
+    check_spec(model, feed.spec)
+    return feed, f"{feed.name}: {reason}"
 
 
 def check_length(feed, epochs):

@@ -67,7 +67,11 @@ class StepFunction:
         """The pilot for a kind of feed."""
         if feed.name not in self.pilots:
             tiers, reasons = _tiers.available(self._model, self._name, feed)
-            pilot = Pilot(tiers, _tiers.pinned_steps(self._model))
+            pilot = Pilot(
+                tiers,
+                _tiers.pinned_steps(self._model),
+                self._model.perf.execution.warmup_launches,
+            )
             pilot.reasons += reasons
             self.pilots[feed.name] = pilot
         return self.pilots[feed.name]
@@ -122,7 +126,7 @@ class StepFunction:
     def _steps(self, tier, feed, launch):
         """Runs a launch step by step."""
         logs, window = None, self._calls.window
-        if isinstance(launch, Rows) and not self.eager:
+        if isinstance(launch, Rows) and not self._calls.takes_batches:
             end = launch.start + launch.batches
             for k in range(launch.start, end, window):
                 logs = self._calls.row(tier, feed, k)

@@ -31,9 +31,12 @@ class Pilot:
     Args:
         tiers: List of tier names, cheapest first.
         steps: Integer that pins the steps of a launch, or None.
+        warmup: Integer >= 1, the first launches of each tier, whose times are
+            not reported.
     """
 
-    def __init__(self, tiers, steps=None):
+    def __init__(self, tiers, steps=None, warmup=1):
+        self._warmup = warmup
         self.tiers = list(tiers)
         self.steps = steps
         self.tier = self.tiers[0]
@@ -43,7 +46,10 @@ class Pilot:
         self._times = collections.defaultdict(
             lambda: collections.deque(maxlen=64)
         )
-        self._warm = set()
+        self._reported = collections.defaultdict(
+            lambda: collections.deque(maxlen=64)
+        )
+        self._launches = collections.Counter()
         self._trial = None
         self._tried = {self.tier}
         self._spent = 0.0
@@ -54,8 +60,8 @@ class Pilot:
         return statistics.median(times) if times else None
 
     def times(self, tier):
-        """The measured seconds of a step, launch by launch."""
-        return list(self._times[tier])
+        """The seconds of a step, launch by launch, after the warm-up."""
+        return list(self._reported[tier])
 
     def next(self, estimate, left, ahead):
         """The tier and the steps of the next launch.
@@ -126,8 +132,10 @@ class Pilot:
             dict, which is empty after most launches.
         """
         self._spent += seconds
-        if tier not in self._warm:
-            self._warm.add(tier)
+        self._launches[tier] += 1
+        if self._launches[tier] > self._warmup:
+            self._reported[tier].append(seconds / steps)
+        if self._launches[tier] == 1:
             return {}
         self._times[tier].append(seconds / steps)
         if self._trial and tier in self._rounds:

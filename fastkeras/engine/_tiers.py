@@ -43,6 +43,8 @@ def available(model, name, feed):
     step = fixed_step(model)
     if model.run_eagerly or tf.config.functions_run_eagerly():
         return ["graph-step"], ["every step runs eagerly, as asked for"]
+    if model.perf.execution.pins:
+        return [step], ["loops left out: the signature is pinned to one trace"]
     family = step.removesuffix("-step")
     resident = feed.name == "resident"
     if not resident:

@@ -168,6 +168,7 @@ def check_plan(plan, model, optimizer):
             _check_option(feature, option, optimizer)
         feature.check(model, optimizer)
     _check_train_step(plan, model)
+    _check_signature(plan, model)
     if not plan.is_keras:
         check_strategy(model, optimizer)
     if plan.cuts:
@@ -210,6 +211,19 @@ def _check_train_step(plan, model):
                 f"{type(model).__name__}.train_step",
                 "Override `compute_loss` or `compute_metrics` instead, or use "
                 "`Microbatch`.",
+            )
+        )
+
+
+def _check_signature(plan, model):
+    strategy = model.distribute_strategy
+    if plan.execution.pins and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            checks.message(
+                "A pinned `signature` is for one device",
+                f"signature={plan.execution.signature!r} and "
+                f"{type(strategy).__name__}",
+                "Leave `signature` out of `Execution`.",
             )
         )
 
