@@ -82,8 +82,11 @@ def trained(
     keras.backend.clear_session(free_memory=False)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = make()
-        # The numbers are the same without XLA, whose compiling takes longer.
+        # The numbers are the same without XLA, whose compiling takes longer,
+        # and on one device without a graph.
         arguments = {"loss": "mse", "jit_compile": False, **(compiled or {})}
+        if strategy is None and not arguments["jit_compile"]:
+            arguments["run_eagerly"] = True
         if perf != "keras":
             arguments["perf"] = perf
         model.compile(optimizer(), **arguments)

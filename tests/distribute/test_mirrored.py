@@ -387,6 +387,30 @@ def test_an_infinity_on_the_second_replica(mirrored, plan, tolerance, skipped):
 
 
 @slow
+def test_what_a_replica_poisons_moves_no_statistics_and_no_metric(mirrored):
+    def make():
+        inputs = keras.Input((4,))
+        h = L.Dense(6, "tanh", kernel_initializer=glorot(1))(inputs)
+        h = L.BatchNormalization(momentum=0.7)(h)
+        return _same.FastModel(
+            inputs, L.Dense(1, kernel_initializer=glorot(2))(h)
+        )
+
+    def run(plan, *xy):
+        compiled = {"metrics": ["mae"]}
+        return _same.trained(mirrored, plan, make, xy=xy, compiled=compiled)
+
+    x, y = _same.data(24)
+    rest = np.r_[0:8, 16:24]
+    clean = run("auto", x[rest], y[rest])
+    x[12, 1] = np.nan
+    left = run([perf.SkipNonFinite()], x, y)
+    assert left.history.pop("skipped_steps") == [1, 1]
+    _same.check_same(clean, left)
+    assert np.isnan(run("auto", x, y).history["mae"]).all()
+
+
+@slow
 def test_batch_normalization_is_as_in_keras(mirrored):
     def make(cls=_same.FastModel):
         inputs = keras.Input((4,))
