@@ -16,6 +16,8 @@ from fastkeras.perf._padding import Padded
 from fastkeras.perf._padding import take
 from fastkeras.perf._parts import Window
 
+#: Bytes of a large array that are copied at a time.
+_CHUNK = 2**24
 #: Share of the free memory that resident data may take.
 MEMORY_SHARE = 0.25
 
@@ -64,6 +66,24 @@ def free_memory():
     return 2**31
 
 
+def _copied(array):
+    """The array as a tensor.
+
+    TensorFlow's own conversion holds the data twice while it lasts; a large
+    array is copied chunk by chunk instead, into memory taken once.
+    """
+    is_small = not isinstance(array, np.ndarray) or array.nbytes < 4 * _CHUNK
+    if is_small or tf.config.list_physical_devices("GPU"):
+        return tf.convert_to_tensor(array)
+    tensor = tf.raw_ops.Empty(shape=array.shape, dtype=array.dtype)
+    rows = max(1, _CHUNK * len(array) // array.nbytes)
+    for first in range(0, len(array), rows):
+        chunk = array[first : first + rows]
+        places = np.arange(first, first + len(chunk), dtype="int32")
+        tensor = tf.raw_ops.InplaceUpdate(x=tensor, i=places, v=chunk)
+    return tensor
+
+
 class Resident(Feed):
     """Batches of arrays that stay on the device.
 
@@ -82,7 +102,7 @@ class Resident(Feed):
     def __init__(self, arrays, rows, batch_size, steps, shuffle, pad):
         super().__init__(-(-rows // batch_size), steps)
         data = private.tree.map_structure(
-            lambda a: None if a is None else tf.convert_to_tensor(a), arrays
+            lambda a: None if a is None else _copied(a), arrays
         )
         self.rows = rows
         self.batch_size = batch_size

@@ -1,0 +1,93 @@
+"""What a training adds to the memory of the process."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fastkeras.engine import _resident
+
+DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32"]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int64", "bool", "complex64"])
+def test_a_large_array_copied_in_chunks_is_the_array(dtype, monkeypatch):
+    monkeypatch.setattr(_resident, "_CHUNK", 64)
+    array = np.random.default_rng(0).integers(0, 100, (37, 5)).astype(dtype)
+    copied = _resident._copied(array)
+    np.testing.assert_array_equal(copied, array)
+    # A copy: what happens to the array later is not seen.
+    array[:] = 0
+    assert copied.numpy().any()
+
+
+SCRIPT = """
+import json, os, resource, sys
+import keras, numpy as np
+import fastkeras as fk
+
+PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+def now():
+    return int(open("/proc/self/statm").read().split()[1]) * PAGE
+
+def highest():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+def compiled(**options):
+    inputs = keras.Input((64,))
+    hidden = keras.layers.Dense(8, "relu")(inputs)
+    model = fk.FastModel(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("adam", "mse", **options)
+    return model
+
+class At(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch + 1 in (5, 200):
+            self.seen.append(now())
+
+x = np.random.default_rng(0).random((800_000, 64), dtype="float32")
+y = x[:, :1].copy()
+model = compiled()
+model.fit(x[:2048], y[:2048], batch_size=1024, verbose=0)
+before = highest()
+assert now() > before - 50, (now(), before)
+model.fit(x, y, batch_size=1024, verbose=0)
+found = {"data": (x.nbytes + y.nbytes) / 2**20, "added": highest() - before}
+x, y = x[:960].copy(), y[:960].copy()
+for feed in ("resident", "stream"):
+    for tier in ("graph", "xla"):
+        model = compiled(
+            perf=fk.perf.Execution(feed=feed), jit_compile=tier == "xla"
+        )
+        at = At()
+        model.fit(
+            x, y, epochs=200, verbose=0, callbacks=[at],
+            validation_data=(x, y),
+        )
+        traces = model.train_function.ledger.traces().values()
+        found[f"{feed}, {tier}"] = [at.seen[1] - at.seen[0], max(traces)]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_resident_data_and_two_hundred_epochs_stay_within_bounds():
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    data, added = found.pop("data"), found.pop("added")
+    assert added < 1.1 * data + 50
+    # The measure sees a second copy.
+    assert added > 0.9 * data
+    for what, (grown, traces) in found.items():
+        assert abs(grown) < 20, (what, grown)
+        assert traces <= 3, (what, traces)
