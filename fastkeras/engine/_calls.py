@@ -5,6 +5,7 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras.engine import _launch
 from fastkeras.engine._ledger import Ledger
+from fastkeras.engine._refusals import annotate
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
 
@@ -152,7 +153,13 @@ class Calls:
         return self._functions[key]
 
     def _call(self, key, function, jit, *args):
-        return self.ledger.call(f"{self._name} ({key})", function, jit, *args)
+        name = f"{self._name} ({key})"
+        try:
+            return self.ledger.call(name, function, jit, *args)
+        except tf.errors.OpError as error:
+            if jit:
+                annotate(error, self._model)
+            raise
 
 
 def loop_key(tier, feed):

@@ -15,6 +15,7 @@ from fastkeras.engine._calls import loop_key
 from fastkeras.engine._launch import LOOPS
 from fastkeras.engine._launch import Rows
 from fastkeras.engine._pilot import Pilot
+from fastkeras.engine._refusals import why
 from fastkeras.engine._resident import Resident
 
 #: What a tier raises that can't be compiled.
@@ -172,7 +173,9 @@ class StepFunction:
         except _REFUSALS as error:
             if self.fixed == "xla-step" or pilot.tiers == [tier]:
                 raise
-            self._drop(feed, tier, f"does not compile: {_line(error)}")
+            self._drop(
+                feed, tier, f"does not compile: {why(error, self._model)}"
+            )
             return pilot.tier
         pilot.cost[tier] = time.perf_counter() - start
         parting = None
@@ -199,7 +202,7 @@ class StepFunction:
         except _REFUSALS as error:
             if self.fixed == "xla-step":
                 raise
-            parting = f"does not compile: {_line(error)}"
+            parting = f"does not compile: {why(error, self._model)}"
         self.pilot(feed).cost[tier] = time.perf_counter() - start
         if parting:
             self._drop(feed, tier, parting)
@@ -247,8 +250,3 @@ class StepFunction:
                 "FastModel's. Call `super().train_step(data)`, or override "
                 "`compute_loss` or `compute_metrics` instead."
             )
-
-
-def _line(error):
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

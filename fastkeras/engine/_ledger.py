@@ -1,6 +1,9 @@
 """The ledger: each trace and each XLA compilation, with its cause."""
 
+import contextlib
 import dataclasses
+import logging
+import threading
 import time
 from typing import NamedTuple
 
@@ -8,6 +11,8 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 
+#: Seconds after which a compilation that goes on is spoken of.
+SLOW_COMPILE = 30.0
 #: Values that a `tf.function` takes as they are, with a trace for each.
 _PYTHON = (bool, int, float, complex, str, bytes)
 
@@ -111,33 +116,54 @@ class Ledger:
         """Calls a `tf.function` and notes what it traced or compiled."""
         self._functions[name] = function
         before = function.experimental_get_tracing_count()
+        spec = _spec(data) if jit else None
+        new_shape = jit and spec not in self._compiled.get(name, ())
         start = time.perf_counter()
-        result = function(data, *args)
+        with _watching(name) if new_shape else contextlib.nullcontext():
+            result = function(data, *args)
         self._calls += 1
         traced = function.experimental_get_tracing_count() - before
-        if traced or jit:
+        if traced or new_shape:
             seconds = time.perf_counter() - start
-            self._note(name, jit, traced, data, seconds)
+            self._note(name, new_shape, traced, spec or _spec(data), seconds)
         return result
 
-    def _note(self, name, jit, traced, data, seconds):
-        spec = _spec(data)
+    def _note(self, name, new_shape, traced, spec, seconds):
         seen = self._traced.setdefault(name, [])
         compiled = self._compiled.setdefault(name, {})
-        new_shape = jit and spec not in compiled
-        if traced or new_shape:
-            kind = "retrace" if traced else "compile"
-            old = _nearest(seen + list(compiled), spec)
-            if old is None:
-                kind, old = "first", ()
-            self.entries.append(
-                Entry(name, kind, old, spec, traced, seconds, self._calls)
-            )
+        kind = "retrace" if traced else "compile"
+        old = _nearest(seen + list(compiled), spec)
+        if old is None:
+            kind, old = "first", ()
+        self.entries.append(
+            Entry(name, kind, old, spec, traced, seconds, self._calls)
+        )
         if traced:
             seen.append(spec)
         if new_shape:
             compiled[spec] = True
             self.compiles += 1
+
+
+@contextlib.contextmanager
+def _watching(name):
+    """Says so if XLA is still compiling after a while."""
+    timer = threading.Timer(SLOW_COMPILE, _say_slow, [name])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say_slow(name):
+    logging.getLogger(__name__).warning(
+        "%s: XLA is still compiling after %g s. To train without, give "
+        "`perf=Execution(jit=False)`.",
+        name,
+        SLOW_COMPILE,
+    )
 
 
 def _spec(data):

@@ -1,6 +1,7 @@
 """What a run keeps when something goes wrong or changes in the middle."""
 
 import threading
+import time
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras import perf
+from fastkeras.engine import _ledger
 from fastkeras.engine import _parity
 from fastkeras.engine import _tiers
 
@@ -55,7 +57,9 @@ def test_a_tier_that_does_not_compile_is_left_out_by_name(monkeypatch):
             return x + tf.reshape(zero, [])
 
     inputs = keras.Input((3,))
-    model = FastModel(inputs, keras.layers.Dense(1)(Odd()(inputs)))
+    model = FastModel(
+        inputs, keras.layers.Dense(1)(Odd(name="odd_one")(inputs))
+    )
     model.compile("sgd", "mse")
     monkeypatch.setattr(
         _tiers, "available", lambda *_: (["graph-step", "xla-loop"], [])
@@ -64,7 +68,30 @@ def test_a_tier_that_does_not_compile_is_left_out_by_name(monkeypatch):
     model.fit(X, Y, batch_size=2, epochs=3, verbose=0)
     assert model.optimizer.iterations.numpy() == 60
     choices = model.perf_report()["train_step"]["resident"]["choices"]
-    assert "xla-loop left out: does not compile" in choices[0]
+    why = "operation EagerPyFunc of layer 'odd_one' can't be compiled by XLA"
+    assert choices == [f"xla-loop left out: does not compile: {why}"]
+    monkeypatch.undo()
+    # Asked for, it is an error that says the same and what to do.
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        model.fit(X, Y, verbose=0)
+    assert f"{why}. Leave `jit_compile`" in error.value.__notes__[0]
+
+
+def test_a_compilation_that_takes_long_is_spoken_of(monkeypatch, caplog):
+    monkeypatch.setattr(_ledger, "SLOW_COMPILE", 0.01)
+    ledger = _ledger.Ledger()
+
+    @tf.function
+    def slow(x):
+        time.sleep(0.1)
+        return x
+
+    ledger.call("quick", slow, False, tf.ones([2]))
+    assert not caplog.text
+    ledger.call("slow", slow, True, tf.ones([3]))
+    ledger.call("slow", slow, True, tf.ones([3]))
+    assert caplog.text.count("slow: XLA is still compiling") == 1
 
 
 def test_two_fits_in_two_threads():
