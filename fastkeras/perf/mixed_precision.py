@@ -3,13 +3,14 @@
 Does: sets a mixed policy on the layers at `compile` (variables stay float32),
 keeps the model's outputs and the loss float32, scales the loss so that small
 float16 gradients survive, and leaves out an update whose gradient is not
-finite. A later `compile(perf=...)` without it restores the policies. Logs
-`loss_scale` and `skipped_steps`; the logged loss is never scaled.
+finite, as `SkipNonFinite` does. A later `compile(perf=...)` without it
+restores the policies. Logs `loss_scale` and `skipped_steps`; the logged loss
+is never scaled.
 When it helps: on accelerators with half-precision units (not measured on a
 GPU). On a CPU it is usually slower: use it there to test numbers.
 Mathematics: changed (half-precision rounding); the scale itself changes
 nothing.
-Cost: one pass over the gradients, one condition around the optimizer.
+Cost: that of `SkipNonFinite`.
 Conflicts: a `LossScaleOptimizer` and the optimizer's `loss_scale_factor`.
 Keras's own loss scale has no floor, no skip count, and tests each replica's
 gradient before they are summed; clips then see scaled gradients.

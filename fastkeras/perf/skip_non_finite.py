@@ -2,10 +2,13 @@
 
 Does: tests the summed gradient of an update and, if any value is an infinity
 or NaN, leaves the whole update out: weights, optimizer slots, iterations,
-schedule and moving averages stay as they were. Logs `skipped_steps`.
+schedule, moving averages and the moving statistics of layers stay as they
+were. A loss that is not finite does not count in the logs, nor do the metrics
+of its window. Logs `skipped_steps`.
 When it helps: rare bad batches, unstable losses, long runs nobody watches.
 Mathematics: same, for every update that is finite.
-Cost: one pass over the gradients, one condition around the optimizer.
+Cost: one pass over the gradients, one condition around the optimizer, a copy
+of the metrics' and layers' small variables.
 Conflicts: a `LossScaleOptimizer`, which has a guard of its own.
 `MixedPrecision("mixed_float16")` brings the same guard; the two get on.
 Measured: equal to a run without the poisoned batch
