@@ -11,6 +11,7 @@ from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._metrics import epoch_logs
 from fastkeras.engine._metrics import in_epoch
 from fastkeras.engine._options import check_counts
+from fastkeras.engine._options import check_unrolled
 from fastkeras.engine._options import limited
 from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
@@ -202,6 +203,7 @@ def _times_ahead(epoch, epochs, freq):
 def check_before_training(model):
     """Refuses to train a model that can't be, before anything changes."""
     private.assert_compiled(model, "fit")
+    check_unrolled(model)
     if model._step.is_ready(model):
         trained = model._step.trainable(model)
         check_optimizer(model, model.optimizer, trained)
@@ -221,16 +223,16 @@ def warn_of_changes(model):
 def build(model, feed):
     """Makes all variables before the first trace, where that is needed.
 
-    Under a strategy no variable can be made inside a replica, and a pinned
-    step is traced only once; elsewhere Keras makes them while the first step
-    is traced.
+    Under a strategy no variable can be made inside a replica, and a step that
+    makes some is traced twice, which a pinned one and padded batches exclude;
+    elsewhere Keras makes them while the first step is traced.
     """
     if model.optimizer is not None and model._step.is_ready(model):
         if not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model._step.trainable(model))
-    pins = model.perf.execution.pins
-    if not (private.has_strategy(model) or pins):
+    once = model.perf.execution.pins or model.perf.pads
+    if not (private.has_strategy(model) or once):
         return
     with model.distribute_strategy.scope():
         private.symbolic_build(model, feed.spec)

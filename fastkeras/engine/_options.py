@@ -144,3 +144,32 @@ def limited(value, name):
         return value
     warn(f"`{name}` is limited to {limit} by `keras.config.set_max_{name}`.")
     return limit
+
+
+def check_unrolled(model):
+    """Refuses an unrolling that can't be, and says that none is in effect.
+
+    Args:
+        model: The model, whose `unrolled_steps_per_execution` is Keras's.
+
+    Raises:
+        ValueError: If more steps are to be unrolled than one call runs.
+    """
+    unrolled = model.unrolled_steps_per_execution
+    if unrolled > model.steps_per_execution:
+        raise ValueError(
+            checks.message(
+                "`unrolled_steps_per_execution` must be <= "
+                "`steps_per_execution`",
+                f"unrolled_steps_per_execution={unrolled}, "
+                f"steps_per_execution={model.steps_per_execution}",
+                "Leave it at 1, or raise `steps_per_execution`.",
+            )
+        )
+    if unrolled > 1:
+        warn(
+            f"`unrolled_steps_per_execution={unrolled}` is not in effect: the "
+            "steps of a launch run in a loop, whose length can change without "
+            "a new trace. Leave it at 1, or train with `perf=None`.",
+            told=model._step.told,
+        )
