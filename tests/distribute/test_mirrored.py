@@ -219,7 +219,10 @@ def tokens(mask_zero):
         pytest.param("auto", {}, id="auto", marks=slow),
         pytest.param(
             [perf.SkipNonFinite(), CLIP],
-            {"sample_weight": WEIGHTS},
+            {
+                "sample_weight": WEIGHTS,
+                "compiled": {"weighted_metrics": ["mae"]},
+            },
             id="weights",
             marks=slow,
         ),
