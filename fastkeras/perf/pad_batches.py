@@ -9,17 +9,18 @@ not; and where one trace is wanted for each step.
 Mathematics: same as the batches that were not padded: loss, gradients,
 metrics (weighted or not) and true weights, with sample weights, masks and
 every feature. Random layers draw for the padding as well, so Dropout agrees
-in distribution. Half precision and the order of additions apart, 1e-6.
+in distribution. What an attention returns at a step that the data itself
+masks may differ; nothing reads it.
 Cost: the computation of what is added; a gather of the outputs.
 Conflicts: refused by name are a `BatchNormalization` that trains, losses that
 layers add (`add_loss`, `activity_regularizer`), a `train_step`, `test_step` or
 `predict_step` of your own, ragged and sparse data, several replicas, and, for
 lengths, a model without a mask (`Embedding(mask_zero=True)`, `Masking`). A
 layer without support for masks is warned of by name. A layer of your own that
-mixes the rows of a batch can't be noticed. `train_on_batch` and its kin are
-given one batch, and do not pad it.
+mixes the rows of a batch can't be noticed. Arrays have one length and keep it.
+`train_on_batch` and its kin are given one batch, and do not pad it.
 Measured: 103 rows in batches of 10 are traced once and compiled once instead
-of twice; ten sequence lengths are compiled once instead of ten times
+of twice; ten sequence lengths are compiled once instead of once each
 (tests/perf/test_pad_batches.py).
 Reference: https://www.tensorflow.org/xla/tf2xla (shapes and compilation).
 """
