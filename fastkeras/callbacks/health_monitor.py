@@ -1,0 +1,233 @@
+"""HealthMonitor: gradients, updates, dead units, and the first NaN."""
+
+import dataclasses
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._probe import Probe
+from fastkeras.model import FastModel
+from fastkeras.perf._feature import State
+
+#: Logs of features that say how an update went.
+LOGS = ("clipped_fraction", "grad_norm", "loss_scale", "skipped_steps")
+#: Batches after which a long epoch is looked at.
+LOOK = 100
+#: Fraction of dead units that is told.
+DEAD = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class NonFinite:
+    """The first update with an infinity or NaN.
+
+    Attributes:
+        step: Integer, updates since the monitor was there, from 1.
+        layer: String, the layer that turned first, or `"loss"`.
+        operation: String, the type of the operation, or `""` if the forward
+            pass was finite.
+        layers: Tuple of strings, the layers whose gradient was not finite.
+    """
+
+    step: int
+    layer: str
+    operation: str
+    layers: tuple
+
+    def __str__(self):
+        if self.operation:
+            where = f"first in {self.operation} of {self.layer!r}"
+        else:
+            where = (
+                "the forward pass was finite; in the backward pass first at "
+                f"{self.layer!r}"
+            )
+        return f"Update {self.step} was not finite: {where}."
+
+
+class HealthMonitor(Monitor):
+    """Watches gradients, updates and activations from within the step.
+
+    All is gathered in the graph, next to the update, and read once an epoch
+    (one number in each 100 batches). The mathematics stays as it is. The step
+    is traced once more for it, and keeps the measurements until the next
+    `compile`.
+
+    Args:
+        every: Integer >= 1: norms are taken in one of so many updates.
+            Defaults to `50`.
+        action: `"warn"`, `"raise"` (a RuntimeError) or `"ignore"`, at the
+            first update that is not finite and that nothing leaves out.
+            Defaults to `"warn"`.
+
+    Attributes:
+        layers: Dict of layer to its figures in the last epoch:
+            `gradient_norm` and `gradient_norm_max` before clipping,
+            `update_ratio` and `update_ratio_max`, the norm of an update over
+            that of the weights (near 1e-3 in a training that goes well).
+        dead: Dict of layer to the fraction of its ReLU units that were 0 for
+            each row of the last epoch.
+        logs: Dict of what the features reported in the last epoch:
+            `clipped_fraction`, `grad_norm`, `loss_scale`, `skipped_steps`.
+        first_non_finite: The first update with an infinity or NaN: its
+            `step`, `layer`, `operation` and `layers`; or None.
+        non_finite_steps: Integer, how many there were.
+
+    Raises:
+        TypeError: If `every` is not an integer; at the start of `fit`, if the
+            model is not a FastModel with a plan.
+        ValueError: If `every` is < 1 or `action` unknown.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> from fastkeras import FastModel
+    >>> inputs = keras.Input((2,))
+    >>> outputs = keras.layers.Dense(1, name="head")(inputs)
+    >>> model = FastModel(inputs, outputs)
+    >>> model.compile("sgd", "mse")
+    >>> health, x = HealthMonitor(every=1), np.ones((8, 2))
+    >>> _ = model.fit(x, x[:, 0], verbose=0, callbacks=[health])
+    >>> list(health.layers)
+    ['head']
+    """
+
+    def __init__(self, every=50, action="warn"):
+        super().__init__()
+        checks.positive_int(every, "every", "Leave it out for the default.")
+        checks.one_of(action, "action", ("warn", "raise", "ignore"))
+        self.every = every
+        self.action = action
+        self._begin_anew()
+
+    def _begin_anew(self):
+        self.layers = {}
+        self.dead = {}
+        self.logs = {}
+        self.first_non_finite = None
+        self.non_finite_steps = 0
+        self._looked = 0
+        self._probe = None
+        self._told = set()
+
+    def scalars(self):
+        found = {
+            f"{figure}/{layer}": value
+            for layer, health in self.layers.items()
+            for figure, value in health._asdict().items()
+        }
+        found.update({f"dead/{k}": v for k, v in self.dead.items()})
+        found.update(self.logs)
+        found["non_finite_steps"] = float(self.non_finite_steps)
+        return found
+
+    # Hooks.
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        model = self.model
+        if not isinstance(model, FastModel) or model.perf.is_keras:
+            raise TypeError(
+                checks.message(
+                    "HealthMonitor needs a FastModel whose `perf` is not None",
+                    f"a {type(model).__name__}",
+                    "Use `FastModel.from_keras(model)`.",
+                )
+            )
+        self._begin_anew()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._looked = 0
+        self._probe = _probe(self.model, self.every)
+        if self._probe.layers is not None:
+            self._probe.reset()
+
+    def before_launch(self):
+        if self.done - self._looked >= LOOK:
+            self._looked = self.done
+            self._look()
+
+    def after_epoch(self, epoch, logs):
+        if self._probe.layers is None:
+            warn(
+                "HealthMonitor saw no update: "
+                f"{type(self.model).__name__}.train_step does not call "
+                "FastModel's. Call `super().train_step(data)`.",
+                told=self._told,
+            )
+            return
+        self._look()
+        self.layers = self._probe.health()
+        self.dead = {
+            _layer(self.model, name): value
+            for name, value in self._probe.dead().items()
+        }
+        self.logs = {k: float(logs[k]) for k in LOGS if k in logs}
+        self._tell_dead()
+
+    def on_train_end(self, logs=None):
+        self._probe = None
+
+    def _tell_dead(self):
+        dead = {k: v for k, v in self.dead.items() if v > DEAD}
+        if dead and self.action != "ignore":
+            names = ", ".join(f"{k} {v:.0%}" for k, v in dead.items())
+            warn(
+                f"Units that were 0 for each row of an epoch: {names}. They "
+                "learn nothing. Lower the learning rate, or take another "
+                "activation (`leaky_relu`, `gelu`).",
+                told=self._told,
+            )
+
+    def _look(self):
+        self.non_finite_steps = self._probe.bad_steps()
+        if not self.non_finite_steps or self.first_non_finite is not None:
+            return
+        step, operation, layers = self._probe.first()
+        # The gradient of the layer nearest to the loss is the first taken.
+        layer = layers[-1] if layers else "loss"
+        if operation is not None:
+            layer = _layer(self.model, operation[0])
+        self.first_non_finite = NonFinite(
+            step, layer, operation[1] if operation else "", tuple(layers)
+        )
+        if self.model.perf.guards or self.action == "ignore":
+            return
+        text = (
+            f"{self.first_non_finite} Look for NaN or Inf in the data, lower "
+            "the learning rate, clip the gradients, or leave such updates out "
+            '(`perf=["skip_non_finite"]`).'
+        )
+        if self.action == "raise":
+            raise RuntimeError(text)
+        warn(text)
+
+
+def _probe(model, every):
+    """The probe of the step of a model; the step is made anew to hold it."""
+    step = model._step
+    for feature, _ in step.pairs:
+        if isinstance(feature, Probe):
+            return feature
+    probe = Probe(every, model.distribute_strategy)
+    if step.is_ready(model):
+        probe.prepare(step.variables(model), is_old=True)
+    step.pairs.insert(0, (probe, State()))
+    model.make_train_function(force=True)
+    return probe
+
+
+def _layer(model, operation):
+    """The innermost layer in whose name scope an operation stands."""
+    names = {layer.name for layer in private.flat_layers(model)}
+    names.discard(model.name)
+    for part in reversed(operation.split("/")):
+        stem, _, number = part.rpartition("_")
+        if part in names:
+            return part
+        # A layer that is called again gets a number.
+        if number.isdigit() and stem in names:
+            return stem
+    return "loss" if "/" in operation else "the data"

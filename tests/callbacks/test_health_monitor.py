@@ -1,0 +1,232 @@
+"""HealthMonitor against plain gradients, and against faults put in."""
+
+import copy
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras._lib.warn import FastKerasWarning
+from fastkeras.callbacks import HealthMonitor
+
+X = np.random.RandomState(0).randn(32, 3).astype("float32")
+Y = X @ np.ones((3, 1), "float32")
+
+
+def network(base=fk.FastModel, activation="tanh"):
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(8, activation, name="hidden")(inputs)
+    return base(inputs, keras.layers.Dense(1, name="head")(hidden))
+
+
+def train(model, *callbacks, x=X, epochs=2):
+    model.fit(
+        x,
+        Y,
+        8,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=list(callbacks),
+    )
+    return model
+
+
+def by_hand(epochs=2):
+    """Norms of gradients and update ratios of the last epoch, step by step."""
+    model = network(keras.Model)
+    found = []
+    for k in range(0, 32 * epochs, 8):
+        rows = slice(k % 32, k % 32 + 8)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X[rows]) - Y[rows]) ** 2)
+        gradients = tape.gradient(
+            loss, [v.value for v in model.trainable_variables]
+        )
+        row = []
+        for layer in range(2):
+            own = slice(2 * layer, 2 * layer + 2)
+            norm = tf.linalg.global_norm(gradients[own])
+            weights = [v.value for v in model.trainable_variables[own]]
+            row += [norm, 0.1 * norm / tf.linalg.global_norm(weights)]
+        found.append(row)
+        for v, g in zip(model.trainable_variables, gradients, strict=True):
+            v.assign_sub(0.1 * g)
+    return np.array(found)[-4:]
+
+
+@pytest.mark.parametrize(
+    ("options", "perf"),
+    [
+        ({}, []),
+        ({"steps_per_execution": 4}, []),
+        ({"jit_compile": True, "steps_per_execution": 4}, []),
+        ({}, [fk.perf.Execution(feed="stream")]),
+        ({"run_eagerly": True}, []),
+        ({}, [fk.perf.Microbatch(4)]),
+    ],
+)
+def test_norms_and_ratios_are_those_of_plain_gradients(options, perf):
+    model = network()
+    model.compile(keras.optimizers.SGD(0.1), "mse", perf=perf, **options)
+    monitor = HealthMonitor(every=1)
+    train(model, monitor)
+    plain = by_hand()
+    for k, layer in enumerate(("hidden", "head")):
+        norms, ratios = plain[:, 2 * k], plain[:, 2 * k + 1]
+        np.testing.assert_allclose(
+            monitor.layers[layer],
+            (norms.mean(), norms.max(), ratios.mean(), ratios.max()),
+            rtol=1e-4,
+        )
+    assert monitor.first_non_finite is None
+
+
+def test_it_changes_no_number_and_traces_nothing_the_second_time():
+    plain, watched = network(), network()
+    for model in (plain, watched):
+        model.compile("adam", "mse")
+    train(plain)
+    train(watched, HealthMonitor())
+    for a, b in zip(plain.get_weights(), watched.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    before = watched.train_function.ledger.traces()
+    monitor = HealthMonitor(every=7)
+    train(watched, monitor)
+    assert watched.train_function.ledger.traces() == before
+    assert set(monitor.layers) == {"hidden", "head"}
+    assert "Probe" not in str(watched.get_compile_config())
+
+
+def test_a_gradient_is_seen_before_it_is_clipped():
+    model = network()
+    model.compile(
+        keras.optimizers.SGD(0.1), "mse", perf=fk.perf.ClipByNorm(1e-3)
+    )
+    monitor = HealthMonitor(every=1)
+    train(model, monitor, epochs=1)
+    assert monitor.layers["head"].gradient_norm > 0.1
+    assert monitor.layers["head"].update_ratio < 1e-3
+    assert monitor.logs["clipped_fraction"] == 1.0
+    assert monitor.scalars()["clipped_fraction"] == 1.0
+
+
+def test_dead_units_are_counted_and_told():
+    model = network(activation="relu")
+    model.compile(keras.optimizers.SGD(1e-9), "mse")
+    kernel, _ = model.get_layer("hidden").get_weights()
+    bias = np.float32([-100] * 5 + [100] * 3)
+    model.get_layer("hidden").set_weights([kernel, bias])
+    monitor = HealthMonitor(every=1)
+    with pytest.warns(FastKerasWarning, match="hidden 62%.*leaky_relu"):
+        train(model, monitor)
+    assert monitor.dead == {"hidden": 5 / 8}
+    model.get_layer("hidden").set_weights([kernel, abs(bias)])
+    train(model, monitor)
+    assert monitor.dead == {"hidden": 0.0}
+
+
+def poisoned(function, name="odd"):
+    """A model in which a layer applies a function of its own."""
+
+    class Odd(keras.layers.Layer):
+        def call(self, x):
+            return function(x)
+
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(3, name="hidden")(inputs)
+    return fk.FastModel(
+        inputs, keras.layers.Dense(1, name="head")(Odd(name=name)(hidden))
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_first_operation_that_turns_is_named(steps):
+    """The square root of a negative, from the third batch on alone."""
+    x = X.copy()
+    x[20] = 1e4
+    model = poisoned(lambda h: keras.ops.sqrt(2e3 - keras.ops.sum(h * h)) * h)
+    model.compile(keras.optimizers.SGD(1e-9), "mse", steps_per_execution=steps)
+    monitor = HealthMonitor()
+    with pytest.warns(FastKerasWarning, match="Update 3 .* Sqrt of 'odd'"):
+        train(model, monitor, x=x)
+    first = monitor.first_non_finite
+    assert (first.step, first.layer, first.operation) == (3, "odd", "Sqrt")
+    # The weights are lost from then on.
+    assert monitor.non_finite_steps == 6
+
+
+def test_a_gradient_that_turns_by_itself_is_told_from_the_forward_pass():
+    """sqrt(0): the value is 0, its derivative is not finite."""
+    model = poisoned(lambda h: keras.ops.sqrt(keras.ops.abs(h) * 0.0) + h)
+    model.compile("sgd", "mse")
+    monitor = HealthMonitor(action="raise")
+    with pytest.raises(RuntimeError, match="forward pass was finite.*hidden"):
+        train(model, monitor)
+    assert monitor.first_non_finite.step == 1
+    assert monitor.first_non_finite.layers == ("hidden",)
+
+
+def test_what_a_feature_leaves_out_is_noted_and_not_warned_of():
+    x = X.copy()
+    x[9] = np.nan
+    model = network()
+    model.compile("sgd", "mse", perf="skip_non_finite")
+    monitor = HealthMonitor(action="raise")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(model, monitor, x=x, epochs=1)
+    assert monitor.non_finite_steps == 1
+    assert monitor.first_non_finite.step == 2
+    assert monitor.logs["skipped_steps"] == 1.0
+
+
+def test_two_devices_have_the_norms_of_one(mirrored):
+    with mirrored.scope():
+        model = network()
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    monitor = HealthMonitor()
+    train(model, monitor)
+    plain = by_hand()
+    np.testing.assert_allclose(
+        monitor.layers["hidden"][:2],
+        (plain[:, 0].mean(), plain[:, 0].max()),
+        rtol=1e-4,
+    )
+
+
+def test_a_model_without_our_step_is_refused():
+    model = network(keras.Model)
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="FastModel.from_keras"):
+        train(model, HealthMonitor())
+    model = network()
+    model.compile("sgd", "mse", perf=None)
+    with pytest.raises(TypeError, match="`perf` is not None"):
+        train(model, HealthMonitor())
+    with pytest.raises(ValueError, match="`every` must be >= 1"):
+        HealthMonitor(0)
+    assert copy.deepcopy(HealthMonitor(3)).every == 3
+
+
+def test_a_train_step_that_bypasses_ours_is_told():
+    class Own(fk.FastModel):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            return {"loss": tf.reduce_mean(self(data[0]))}
+
+    model = Own()
+    model.compile("sgd", "mse")
+    with pytest.warns(FastKerasWarning, match="Own.train_step does not call"):
+        train(model, HealthMonitor())
