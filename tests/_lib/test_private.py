@@ -17,6 +17,7 @@ from keras.src.models import cloning
 import fastkeras
 from fastkeras._lib import private
 from fastkeras._lib import private_forms
+from fastkeras._lib import private_marks
 
 FILES = pathlib.Path(fastkeras.__file__).parent.glob("_lib/private*.py")
 
@@ -93,6 +94,7 @@ ATTRIBUTES = {
     "_outputs_struct": lambda m: m,
     "_trainable_variables": lambda m: m.layers[-1],
     "_non_trainable_variables": lambda m: m.layers[-1],
+    "_losses": lambda m: m.layers[-1],
     "_all_reduce_sum_gradients": lambda m: m.optimizer,
     "_trainable_variables_indices": lambda m: m.optimizer,
     "_var_key": lambda m: m.optimizer,
@@ -283,8 +285,33 @@ def test_only_empty_hooks_are_default():
 
 def test_a_mask_travels_on_the_tensor():
     masked = keras.layers.Masking()(np.zeros((1, 2, 1), "float32"))
-    assert hasattr(masked, "_keras_mask")
+    assert private_marks.mask_of(masked).shape == (1, 2)
+    other = tf.ones((1, 2, 1))
+    assert private_marks.mask_of(other) is None
+    private_marks.set_mask(other, tf.constant([[True, False]]))
+    # Losses read it: the second step would make this 1.
+    loss = keras.losses.MeanSquaredError()(tf.constant([[[1.0], [0.0]]]), other)
+    assert float(loss) == 0
     squeezed, _ = private.squeeze_or_expand_to_same_rank(
         tf.ones((4, 1)), tf.ones((4,)), expand_rank_1=False
     )
     assert squeezed.shape == (4,)
+
+
+def test_losses_that_layers_add_are_found_by_name():
+    inputs = keras.Input((3,))
+    dense = keras.layers.Dense
+    x = dense(2, name="weights", kernel_regularizer="l2")(inputs)
+    x = dense(2, name="activity", activity_regularizer="l2")(x)
+    model = keras.Model(inputs, x)
+    model(X)
+    assert len(model.losses) == 2
+    assert private_marks.layers_with_added_losses(model) == ["activity"]
+
+
+def test_predictions_are_put_together_as_keras_does():
+    parts = [tf.ones((2, 3)), tf.zeros((1, 3))]
+    right = np.concatenate([np.ones((2, 3)), np.zeros((1, 3))])
+    np.testing.assert_array_equal(private_marks.concat(parts), right)
+    ragged = private_marks.concat([tf.ones((2, 3)), tf.ones((1, 2))])
+    assert ragged.to_list() == [[1, 1, 1], [1, 1, 1], [1, 1]]
