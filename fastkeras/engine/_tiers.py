@@ -98,7 +98,23 @@ def xla_refusal(model):
         return "operations are asked to be deterministic"
     if has_convolution(model) and not _has_gpu():
         return "on a CPU, XLA runs convolutions slower than the graph"
+    names = _cudnn_layers(model) if _has_gpu() else []
+    if names:
+        return (
+            f"layers {names} run cuDNN's kernels on a GPU, which XLA can't "
+            "compile; with use_cudnn=False it can"
+        )
     return None
+
+
+def _cudnn_layers(model):
+    """Names of the recurrent layers that take cuDNN where they can."""
+    return [
+        layer.name
+        for layer in private.flat_layers(model)
+        if isinstance(layer, (keras.layers.LSTM, keras.layers.GRU))
+        and layer.use_cudnn
+    ]
 
 
 def has_convolution(model):

@@ -1,11 +1,15 @@
 """Options of Keras that say how steps run."""
 
+import _thread
+import threading
+
 import keras
 import numpy as np
 import pytest
 
 from fastkeras import FastModel
 from fastkeras._lib.warn import FastKerasWarning
+from fastkeras.engine import _tiers
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 
@@ -34,3 +38,40 @@ def test_unrolled_steps_leave_the_weights_alone():
 def test_more_steps_unrolled_than_run_are_refused():
     with pytest.raises(ValueError, match="must be <=.*Received.*Leave it"):
         trained(FastModel, 4, 2, "auto")
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_recurrent_layers_of_a_gpu_are_named_where_xla_is_left_out(
+    gpu, monkeypatch
+):
+    # Not measured on a GPU: only the choice is tested here.
+    monkeypatch.setattr(_tiers, "_has_gpu", lambda: gpu)
+    inputs = keras.Input((4, 3))
+    for use_cudnn in ("auto", False):
+        layer = keras.layers.LSTM(2, use_cudnn=use_cudnn)
+        model = FastModel(inputs, layer(inputs))
+        model.compile("sgd", "mse")
+        reason = _tiers.xla_refusal(model)
+        if gpu and use_cudnn:
+            assert layer.name in reason and "use_cudnn=False" in reason
+        else:
+            assert reason is None
+
+
+@pytest.mark.parametrize("tier", ["graph-loop", "xla-loop"])
+def test_an_interrupt_in_a_launch_leaves_whole_steps(tier, monkeypatch):
+    monkeypatch.setattr(_tiers, "available", lambda *_: ([tier], []))
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,))
+    model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse")
+    model.fit(X, X[:, :1], verbose=0)
+    threading.Timer(0.5, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, X[:, :1], batch_size=4, epochs=10**6, verbose=0)
+    before = int(model.optimizer.iterations)
+    assert before > 2
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    history = model.fit(X, X[:, :1], batch_size=4, verbose=0)
+    assert int(model.optimizer.iterations) == before + 10
+    assert np.isfinite(history.history["loss"]).all()
