@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras.perf._padding import Padded
 
 #: Seconds after which a compilation that goes on is spoken of.
 SLOW_COMPILE = 30.0
@@ -167,6 +168,8 @@ def _say_slow(name):
 
 
 def _spec(data):
+    if isinstance(data, Padded):
+        data = data.data
     return tuple(
         _leaf(f"data[{'/'.join(map(str, path))}]", value)
         for path, value in private.tree.flatten_with_path(data)

@@ -25,6 +25,28 @@ PAYBACK = 3
 MARGIN = 0.97
 
 
+class Times:
+    """The seconds of launches, without the first ones.
+
+    Args:
+        warmup: Integer, how many are left out.
+
+    Attributes:
+        seconds: Deque of floats, the last 64.
+    """
+
+    def __init__(self, warmup):
+        self._left_out = warmup
+        self.seconds = collections.deque(maxlen=64)
+
+    def add(self, seconds):
+        """Takes in a launch."""
+        if self._left_out:
+            self._left_out -= 1
+        else:
+            self.seconds.append(seconds)
+
+
 class Pilot:
     """Chooses how the next launch runs.
 
@@ -36,7 +58,6 @@ class Pilot:
     """
 
     def __init__(self, tiers, steps=None, warmup=1):
-        self._warmup = warmup
         self.tiers = list(tiers)
         self.steps = steps
         self.tier = self.tiers[0]
@@ -46,10 +67,8 @@ class Pilot:
         self._times = collections.defaultdict(
             lambda: collections.deque(maxlen=64)
         )
-        self._reported = collections.defaultdict(
-            lambda: collections.deque(maxlen=64)
-        )
-        self._launches = collections.Counter()
+        self._reported = collections.defaultdict(lambda: Times(warmup))
+        self._warm = set()
         self._trial = None
         self._tried = {self.tier}
         self._spent = 0.0
@@ -61,7 +80,7 @@ class Pilot:
 
     def times(self, tier):
         """The seconds of a step, launch by launch, after the warm-up."""
-        return list(self._reported[tier])
+        return list(self._reported[tier].seconds)
 
     def next(self, estimate, left, ahead):
         """The tier and the steps of the next launch.
@@ -132,10 +151,9 @@ class Pilot:
             dict, which is empty after most launches.
         """
         self._spent += seconds
-        self._launches[tier] += 1
-        if self._launches[tier] > self._warmup:
-            self._reported[tier].append(seconds / steps)
-        if self._launches[tier] == 1:
+        self._reported[tier].add(seconds / steps)
+        if tier not in self._warm:
+            self._warm.add(tier)
             return {}
         self._times[tier].append(seconds / steps)
         if self._trial and tier in self._rounds:

@@ -13,6 +13,7 @@ from fastkeras._lib import private_marks
 from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._pilot import LAUNCH_SECONDS
+from fastkeras.engine._pilot import Times
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
 from fastkeras.measure import stats
@@ -46,7 +47,8 @@ class Predictor:
         self._jit = jit
         self._seconds = None
         self._calls = collections.deque([], maxlen=8)
-        self._launches = collections.deque([], maxlen=64)
+        warmup = model.perf.execution.warmup_launches
+        self._times = {n: Times(warmup) for n in ("one batch", "loop")}
         self.ledger = Ledger()
 
     def batch(self, data):
@@ -55,7 +57,9 @@ class Predictor:
             self._signature.check(data)
         begin = time.perf_counter()
         out = self.ledger.call("one batch", self._one, self._jit, data)
-        self._calls.append(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        self._calls.append(seconds)
+        self._times["one batch"].add(seconds)
         return out
 
     def at(self, feed, k):
@@ -90,23 +94,17 @@ class Predictor:
             tf.constant(count),
             feed.batch_size,
         )
-        if self._seconds is not None:
-            # The first call has traced the loop.
-            self._launches.append((time.perf_counter() - begin) / count)
         self._seconds = (time.perf_counter() - begin) / count
+        self._times["loop"].add(self._seconds)
         return out
 
     def describe(self):
         """What ran, as nested plain values."""
-        times = {
-            "one batch": list(self._calls)[1:],
-            "loop": list(self._launches),
-        }
         return {
             "time per batch": {
-                name: str(stats.summarize(values))
-                for name, values in times.items()
-                if values
+                name: str(stats.summarize(list(times.seconds)))
+                for name, times in self._times.items()
+                if times.seconds
             },
             **self.ledger.describe(),
         }

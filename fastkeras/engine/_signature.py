@@ -143,11 +143,12 @@ def _fits(given, pinned):
 
 
 def _message(path, given, pinned):
-    place = "".join(f"[{key!r}]" for key in path[1:])
+    name = dict(enumerate(_NAMES)).get(path[0], f"part {path[0]}")
+    name += "".join(f"[{key!r}]" for key in path[1:])
     return checks.message(
         "A step whose `signature` is pinned takes one shape and dtype of each "
         "argument",
-        f"{_NAMES[path[0]]}{place}: {_text(given)}, where {_text(pinned)} is pinned",
+        f"{name}: {_text(given)}, where {_text(pinned)} is pinned",
         "Pad or cast the data (`perf.PadBatches`), or leave `signature` out "
         "of `Execution`.",
     )

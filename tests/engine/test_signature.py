@@ -263,6 +263,9 @@ def test_the_report_counts_the_launches_after_the_warm_up(warmup):
     model.fit(x, y, batch_size=5, epochs=1, verbose=0, callbacks=[EachBatch()])
     times = model.perf_report()["train_step"]["stream"]["time per step"]
     assert f"n={8 - warmup})" in times["graph-step"]
+    model.predict(x, batch_size=5, verbose=0)
+    times = model.perf_report()["predict_step"]["time per batch"]
+    assert f"n={8 - warmup})" in times["one batch"]
 
 
 class EachBatch(keras.callbacks.Callback):
