@@ -1,6 +1,9 @@
-"""Writes a real run of the quickstart into the README, with machine and date.
+"""Writes what a real run printed into the README, with machine and date.
 
-.venv/bin/python .ci/refresh_readme.py
+.venv/bin/python .ci/refresh_readme.py quickstart
+.venv/bin/python .ci/refresh_readme.py bench --seconds 60
+
+What follows the name is handed to the command.
 """
 
 import datetime
@@ -13,7 +16,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MARK = "<!-- output: quickstart -->"
+COMMANDS = {
+    "quickstart": [str(ROOT / "recipes" / "quickstart.py"), "--verbose=0"],
+    "bench": ["-m", "fastkeras", "bench"],
+}
 
 
 def machine():
@@ -23,33 +29,37 @@ def machine():
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, "
         f"TensorFlow {version('tensorflow')}, Keras {version('keras')}, "
-        f"{datetime.date.today().isoformat()}"
+        f"{datetime.date.today().isoformat()}\n"
     )
 
 
-def refreshed(readme, output):
+def refreshed(readme, name, output):
     """The README with `output` in the fenced block after the mark."""
-    block = f"{MARK}\n```text\n{output.strip()}\n```"
-    pattern = re.escape(MARK) + r"\n```text\n.*?```"
+    mark = f"<!-- output: {name} -->"
+    block = f"{mark}\n```text\n{output.strip()}\n```"
+    pattern = re.escape(mark) + r"\n```text\n.*?```"
     # A function, since a backslash in a replacement string has a meaning.
     text, found = re.subn(pattern, lambda _: block, readme, flags=re.DOTALL)
     if found != 1:
-        sys.exit(f"README.md must hold one {MARK} with a text block after it.")
+        sys.exit(f"README.md must hold one {mark} with a text block after it.")
     return text
 
 
 def main():
-    script = ROOT / "recipes" / "quickstart.py"
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        sys.exit(f"Give one of {sorted(COMMANDS)}. Received: {sys.argv[1:]}")
+    name, *options = sys.argv[1:]
     run = subprocess.run(
-        [sys.executable, str(script), "--verbose=0"],
+        [sys.executable, *COMMANDS[name], *options],
         check=True,
         stdout=subprocess.PIPE,
         encoding="utf-8",
     )
+    # The bench says by itself what it ran on.
+    head = machine() if name == "quickstart" else ""
     path = ROOT / "README.md"
     readme = path.read_text(encoding="utf-8")
-    output = f"{machine()}\n{run.stdout}"
-    path.write_text(refreshed(readme, output), encoding="utf-8")
+    path.write_text(refreshed(readme, name, head + run.stdout), "utf-8")
 
 
 if __name__ == "__main__":
