@@ -6,7 +6,14 @@ read the device at the ends of their windows or epochs alone.
 
 from fastkeras.callbacks.health_monitor import HealthMonitor
 from fastkeras.callbacks.jit_toggle import JitToggle
+from fastkeras.callbacks.memory_monitor import MemoryMonitor
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
 from fastkeras.callbacks.step_timer import StepTimer
 
-__all__ = ["HealthMonitor", "JitToggle", "RetraceMonitor", "StepTimer"]
+__all__ = [
+    "HealthMonitor",
+    "JitToggle",
+    "MemoryMonitor",
+    "RetraceMonitor",
+    "StepTimer",
+]

@@ -1,5 +1,7 @@
 """Trace counts of what runs the steps: the engine's runner, or Keras's."""
 
+import weakref
+
 
 def trace_counts(name, runner):
     """Dict of function to its number of traces.
@@ -37,7 +39,14 @@ def _inner_functions(function):
 
 
 def made_so_far(runner):
-    """A value that changes with each trace, compilation and rebuilding."""
+    """A runner and its count of traces and compilations, to be compared.
+
+    The runner is held weakly: one that is made anew may get the old one's id.
+    """
+    if runner is None:
+        return None, 0
     if hasattr(runner, "ledger"):
-        return id(runner), len(runner.ledger.entries)
-    return id(runner), sum(trace_counts("", runner).values())
+        count = len(runner.ledger.entries)
+    else:
+        count = sum(trace_counts("", runner).values())
+    return weakref.ref(runner), count

@@ -7,6 +7,7 @@ from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _causes
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._traces import made_so_far
 from fastkeras.callbacks._traces import trace_counts
 
 _RUNNERS = ("train_function", "test_function")
@@ -158,7 +159,7 @@ class RetraceMonitor(Monitor):
             runner = getattr(self.model, name)
             if runner is not None and name not in self._read:
                 # What earlier trainings traced is no affair of this one.
-                self._known(name, runner).count = _count(name, runner)
+                self._known(name, runner).count = made_so_far(runner)[1]
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -192,7 +193,7 @@ class RetraceMonitor(Monitor):
             return
         read = self._known(name, runner)
         count, rebuilt = read.count, read.rebuilt and not read.count
-        read.count = _count(name, runner)
+        read.count = made_so_far(runner)[1]
         if hasattr(runner, "ledger"):
             self._read_ledger(runner.ledger.entries, count, rebuilt, last)
             return
@@ -241,12 +242,6 @@ class RetraceMonitor(Monitor):
         if self.action == "warn" and times & (times - 1) == 0:
             again = f" (Time {times} of its kind.)" if times > 1 else ""
             warn(f"{event}{again}")
-
-
-def _count(name, runner):
-    if hasattr(runner, "ledger"):
-        return len(runner.ledger.entries)
-    return sum(trace_counts(name, runner).values())
 
 
 def _is_partial(entry, before):

@@ -1,0 +1,88 @@
+"""The memory of this process, and the lists in it that hold tensors."""
+
+import collections
+import gc
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+try:
+    import resource
+except ImportError:
+    # Windows has no such module; nothing is reported there.
+    resource = None
+
+
+def resident():
+    """Bytes of this process in memory; None where the system won't tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except FileNotFoundError:
+        return None
+
+
+def peak():
+    """The most bytes of this process so far; None if not known."""
+    if resource is None:
+        return None
+    # macOS counts bytes, other systems kilobytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    # The system brings the one up to date later than the other.
+    return max(most, resident() or 0)
+
+
+def largest_list(least):
+    """The list or deque with most bytes of tensors or arrays in it.
+
+    Args:
+        least: Integer, bytes below which a list is left out.
+
+    Returns:
+        Tuple of its name, its length and its bytes; None if there is none.
+    """
+    best = None, least
+    for one in gc.get_objects():
+        if not isinstance(one, (list, collections.deque)) or not one:
+            continue
+        # The last alone is looked at, as there are many lists.
+        if isinstance(one[-1], (tf.Tensor, np.ndarray)):
+            size = sum(map(_size, one))
+            if size > best[1]:
+                best = one, size
+    if best[0] is None:
+        return None
+    return _name(best[0]), len(best[0]), best[1]
+
+
+def _size(value):
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, tf.Tensor):
+        return (value.shape.num_elements() or 0) * value.dtype.size
+    return 0
+
+
+def _name(one):
+    """`"Class.attribute"` or a variable's name, as far as it can be found."""
+    kind = type(one).__name__
+    for holder in gc.get_referrers(one):
+        names = holder if isinstance(holder, dict) else None
+        if names is None:
+            names = getattr(holder, "__dict__", None) or {}
+        for key, value in names.items():
+            if value is one and isinstance(key, str):
+                owner = f"{type(holder).__name__}."
+                if isinstance(holder, dict):
+                    owner = _owner(holder)
+                return f"the {kind} `{owner}{key}`"
+    return f"a {kind}"
+
+
+def _owner(names):
+    for holder in gc.get_referrers(names):
+        if getattr(holder, "__dict__", None) is names:
+            return f"{type(holder).__name__}."
+    return ""

@@ -1,0 +1,177 @@
+"""MemoryMonitor: what memory an epoch takes, whether it grows, and why."""
+
+import statistics
+
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib.warn import warn
+from fastkeras.callbacks import _memory
+from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._traces import made_so_far
+
+MB = 2**20
+#: Growths, epoch by epoch, below which nothing is said.
+ENOUGH = 3
+
+
+class MemoryMonitor(Monitor):
+    """Reads the memory of the process and of the devices once an epoch.
+
+    The first epoch makes variables and traces, so growth counts from its end:
+    it is the median over the epochs, which one big allocation does not move.
+
+    Args:
+        limit_mb: Float > 0, the growth of the host memory in MB per epoch
+            above which a warning names the suspect. Defaults to `10`.
+
+    Attributes:
+        host: List of integers, bytes of the process at each epoch's end; empty
+            on a system without `/proc`.
+        host_peak: Integer, the most bytes of the process so far, or None.
+        devices: Dict of GPU to a dict of `current` and `peak` bytes.
+        traces: List of integers, traces and compilations in each epoch.
+        largest_activation: Tuple of layer and bytes per row, or None for a
+            model whose shapes are not known beforehand.
+        suspect: String, the likely reason of a growth, or `""`.
+
+    Raises:
+        TypeError: If `limit_mb` is not a number.
+        ValueError: If it is not > 0.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> memory, x = MemoryMonitor(), np.ones((8, 2))
+    >>> _ = model.fit(x, x[:, 0], epochs=2, verbose=0, callbacks=[memory])
+    >>> len(memory.traces)
+    2
+    """
+
+    def __init__(self, limit_mb=10):
+        super().__init__()
+        checks.positive_number(limit_mb, "limit_mb", "Leave it out for 10.")
+        self.limit_mb = limit_mb
+        self._begin_anew()
+
+    def _begin_anew(self):
+        self.host = []
+        self.host_peak = None
+        self.devices = {}
+        self.traces = []
+        self.largest_activation = None
+        self.suspect = ""
+        self._made = None, 0
+        self._runner = None
+
+    @property
+    def growth(self):
+        """Bytes of the host per epoch, from the end of the first epoch on."""
+        pairs = zip(self.host, self.host[1:], strict=False)
+        steps = [b - a for a, b in pairs]
+        return statistics.median(steps) if len(steps) >= ENOUGH else None
+
+    def scalars(self):
+        found = {"traces_in_epoch": self.traces and self.traces[-1]}
+        if self.host:
+            found["host_mb"] = self.host[-1] / MB
+        if self.host_peak is not None:
+            found["host_peak_mb"] = self.host_peak / MB
+        if self.growth is not None:
+            found["host_growth_mb"] = self.growth / MB
+        for name, sizes in self.devices.items():
+            for key, size in sizes.items():
+                found[f"{name}_{key}_mb"] = size / MB
+        return {k: float(v) for k, v in found.items()}
+
+    # Hooks.
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._begin_anew()
+        self._made = made_so_far(self.model.train_function)
+        self.largest_activation = _largest_activation(self.model)
+        if self.model.run_eagerly or tf.config.functions_run_eagerly():
+            self._warn_of_eager()
+
+    def before_launch(self):
+        # At the end of an epoch another callback may have made it anew.
+        self._runner = self.model.train_function
+
+    def after_batches(self):
+        runner, made = made_so_far(self._runner)
+        self._runner = None
+        old, before = self._made
+        self._made = runner, made
+        self.traces.append(made - before if runner == old else made)
+
+    def after_epoch(self, epoch, logs):
+        size, self.host_peak = _memory.resident(), _memory.peak()
+        if size is not None:
+            self.host.append(size)
+        self.devices = {
+            device.name.removeprefix("/device:"): dict(
+                tf.config.experimental.get_memory_info(
+                    device.name.removeprefix("/device:")
+                )
+            )
+            for device in tf.config.list_logical_devices("GPU")
+        }
+        grown = self.growth or 0
+        if grown > self.limit_mb * MB and not self.suspect:
+            self.suspect = self._find_suspect(grown)
+            warn(
+                f"The memory of the process grows by {grown / MB:.0f} MB an "
+                f"epoch, now {size / MB:.0f} MB. {self.suspect}"
+            )
+
+    # Parts.
+
+    def _find_suspect(self, grown):
+        later = self.traces[1:]
+        if later and min(later[-ENOUGH:]) > 0:
+            return (
+                f"Suspect: the cache of functions; {later[-1]} trace(s) in "
+                "this epoch, and each is kept. RetraceMonitor tells why."
+            )
+        found = _memory.largest_list(grown)
+        if found:
+            name, count, size = found
+            return (
+                f"Suspect: {name}, which holds {count} tensors or arrays of "
+                f"{size / MB:.0f} MB in all. Keep numbers "
+                "(`float(value)`) in place of tensors, or only the last few."
+            )
+        return (
+            "No function is traced again and no list of tensors is large: "
+            "look at what the data pipeline caches (`cache()`, a large "
+            "`shuffle` buffer)."
+        )
+
+    def _warn_of_eager(self):
+        text = "Steps run eagerly: each intermediate result is an allocation "
+        text += "of its own, kept until the gradient is taken. "
+        if self.largest_activation:
+            layer, size = self.largest_activation
+            text += (
+                f"The largest is that of layer {layer!r}, {size / 1024:.3g} "
+                "KB a row. "
+            )
+        warn(text + "Compile without `run_eagerly`.")
+
+
+def _largest_activation(model):
+    """The layer with the largest output, and its bytes per row."""
+    found = []
+    for layer in private.flat_layers(model):
+        output = None if layer is model else getattr(layer, "output", None)
+        shape = getattr(output, "shape", None)
+        if shape and None not in shape[1:]:
+            size = tf.TensorShape(shape[1:]).num_elements()
+            size *= tf.as_dtype(output.dtype).size
+            found.append((size, layer.name))
+    size, name = max(found, default=(0, None))
+    return (name, size) if name else None

@@ -1,0 +1,109 @@
+"""MemoryMonitor against memory that the test takes itself."""
+
+import copy
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras._lib.warn import FastKerasWarning
+from fastkeras.callbacks import MemoryMonitor
+from fastkeras.callbacks import _memory
+
+X = np.ones((8, 3), "float32")
+MB = 2**20
+
+
+def network(base=fk.FastModel, **options):
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(100, name="wide")(inputs)
+    model = base(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def watch(model, *callbacks, limit_mb=10, epochs=6):
+    monitor = MemoryMonitor(limit_mb)
+    model.fit(X, X, epochs=epochs, verbose=0, callbacks=[*callbacks, monitor])
+    return monitor
+
+
+class Hoards(keras.callbacks.Callback):
+    """Keeps 40 MB for each epoch: so much is taken from the system."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.losses.append(np.full([10 * MB], epoch, "float32"))
+
+
+class Rebuilds(keras.callbacks.Callback):
+    """Has the step traced in each epoch, and takes 40 MB as well."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.compile()
+        self.weight = np.full([5 * MB * (epoch + 1)], 1.0, "float32")
+
+
+@pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
+def test_a_growth_is_measured_and_its_list_found_by_name(base):
+    with pytest.warns(FastKerasWarning) as told:
+        monitor = watch(network(base), Hoards())
+    text = str(told[0].message)
+    assert "the list `Hoards.losses`, which holds " in text
+    # The first epoch is past, then three growths.
+    assert "holds 4 tensors or arrays of 160 MB" in text
+    assert monitor.growth == pytest.approx(40 * MB, rel=0.2)
+    assert len(monitor.host) == 6
+    assert monitor.host_peak >= max(monitor.host)
+    assert len([w for w in told if "grows" in str(w.message)]) == 1
+
+
+def test_a_list_of_tensors_is_sized_and_named():
+    hoard = Hoards()
+    hoard.losses = [tf.zeros([1000]) for _ in range(50)]
+    expected = ("the list `Hoards.losses`", 50, 200_000)
+    assert _memory.largest_list(least=150_000) == expected
+    del hoard.losses[:20]
+    assert _memory.largest_list(least=150_000) is None
+
+
+def test_traces_in_each_epoch_are_the_first_suspect():
+    with pytest.warns(FastKerasWarning, match="cache of functions; 1 trace"):
+        monitor = watch(network(), Rebuilds())
+    assert monitor.traces == [1] * 6
+
+
+def test_a_training_that_keeps_nothing_is_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FastKerasWarning)
+        monitor = watch(network())
+    assert monitor.suspect == ""
+    assert monitor.traces[0] >= 1 and monitor.traces[-1] == 0
+    assert abs(monitor.growth) < 10 * MB
+    scalars = monitor.scalars()
+    assert scalars["host_mb"] == monitor.host[-1] / MB
+    assert scalars["host_growth_mb"] == monitor.growth / MB
+
+
+def test_too_few_epochs_have_no_growth():
+    monitor = watch(network(), epochs=3)
+    assert monitor.growth is None
+    assert "host_growth_mb" not in monitor.scalars()
+
+
+def test_eager_steps_are_told_with_the_largest_activation():
+    with pytest.warns(FastKerasWarning, match="'wide', 0.391 KB a row"):
+        monitor = watch(network(run_eagerly=True), epochs=1)
+    assert monitor.largest_activation == ("wide", 400)
+
+
+def test_arguments_are_checked_and_the_callback_copies():
+    with pytest.raises(ValueError, match="`limit_mb` must be finite and > 0"):
+        MemoryMonitor(0)
+    assert copy.deepcopy(MemoryMonitor(3)).limit_mb == 3
