@@ -150,10 +150,10 @@ class PadBatches(Feature):
                 f"layers {names}",
                 "Freeze them (`trainable = False`), or drop the remainder.",
             )
-        if self._pads_steps and any(layer is not model for layer in layers):
-            self._check_masks([m for m in layers if m is not model])
+        if self._pads_steps and len(layers) > 1:
+            self._check_masks(model, layers)
 
-    def _check_masks(self, layers):
+    def _check_masks(self, model, layers):
         if not any(map(self._makes_mask, layers)):
             _refuse(
                 f"fills sequences up with {self.value}, which the model must "
@@ -162,7 +162,7 @@ class PadBatches(Feature):
                 "Use `Embedding(mask_zero=True)` or `Masking(value)`, and give "
                 "its value as `value`.",
             )
-        names = [m.name for m in layers if _drops_mask(m)]
+        names = [m.name for m in _called(model) if _drops_mask(m)]
         if names:
             warn(
                 f"Layers {names} do not support masks. Where they are given "
@@ -250,10 +250,18 @@ def _is_overridden(model, name):
     return not module.startswith(("keras.", "fastkeras."))
 
 
+def _called(model):
+    """The layers a model calls; what they call in turn is their affair."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _called(layer)
+        else:
+            yield layer
+
+
 def _drops_mask(layer):
-    if layer.supports_masking or isinstance(
-        layer, (keras.Model, keras.layers.InputLayer, keras.layers.Embedding)
-    ):
+    own = (keras.layers.InputLayer, keras.layers.Embedding)
+    if layer.supports_masking or isinstance(layer, own):
         return False
     return "mask" not in inspect.signature(layer.call).parameters
 

@@ -468,9 +468,10 @@ def test_several_replicas_are_refused(mirrored):
 def test_a_layer_without_support_for_masks_is_warned_of_by_name():
     inputs = keras.Input((None,), dtype="int32")
     x = layers.Embedding(6, 4, mask_zero=True)(inputs)
+    x = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(x)
     x = layers.Conv1D(3, 3, padding="same", name="convolution")(x)
     model = fk.FastModel(inputs, layers.GlobalMaxPooling1D()(x))
-    with pytest.warns(UserWarning, match=r"\['convolution', 'global_max"):
+    with pytest.warns(UserWarning, match=r"Layers \['convolution', 'global_m"):
         model.compile("sgd", "mse", perf=perf.PadBatches(multiple_of=8))
 
 
