@@ -163,6 +163,10 @@ def graph_of(model):
 
 def symbolic_build(model, batch):
     """Makes all variables of the model, its metrics and its optimizer."""
+    # A generator's None has a spec without a shape.
+    batch = tree.map_structure(
+        lambda s: s if hasattr(s, "shape") else None, batch
+    )
     model._symbolic_build(data_batch=batch)
 
 
@@ -262,7 +266,8 @@ def resident_arrays(adapter):
     return (
         tree.lists_to_tuples(arrays),
         adapter._num_samples,
-        adapter._batch_size,
+        # An integer of NumPy would carry its own type into the graph.
+        int(adapter._batch_size),
     )
 
 
