@@ -666,7 +666,7 @@ def test_a_row_that_is_masked_out_whole_adds_nothing(perf):
         if pooled:
             hidden = keras.layers.GlobalAveragePooling1D()(hidden)
         model = base(inputs, keras.layers.Dense(1)(hidden))
-        model.compile("sgd", "mse", **perf)
+        model.compile("sgd", "mse", run_eagerly=True, **perf)
         y = x[:, 0] if pooled else x
         model.fit(x, y, batch_size=1, shuffle=False, verbose=0)
         return np.concatenate(model.get_weights(), None)
