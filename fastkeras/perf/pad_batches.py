@@ -11,7 +11,10 @@ metrics (weighted or not) and true weights, with sample weights, masks and
 every feature. Random layers draw for the padding as well, so Dropout agrees
 in distribution. What an attention returns at a step that the data itself
 masks may differ; nothing reads it.
-Cost: the computation of what is added; a gather of the outputs.
+Cost: the computation of what is added, and a gather of the outputs in every
+batch: 1.16 times the step of a small MLP in a graph loop, 1.00 times in an XLA
+loop (MLP 64-128-128-10, batch 32, 2-core CPU, 2026-11-29). One more symbolic
+pass before the first step, which makes the variables of the metrics.
 Conflicts: refused by name are a `BatchNormalization` that trains, losses that
 layers add (`add_loss`, `activity_regularizer`), a `train_step`, `test_step` or
 `predict_step` of your own, ragged and sparse data, several replicas, and, for

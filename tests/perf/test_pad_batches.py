@@ -141,6 +141,22 @@ def test_a_short_batch_has_its_own_numbers_in_one_shape(kind, jit, plain):
     assert model.predictor._one.experimental_get_tracing_count() == 1
 
 
+def test_a_generator_may_yield_none_for_the_weights():
+    x, y, _ = rows_data()
+    batches = [
+        (x[k : k + BATCH], y[k : k + BATCH], None)
+        for k in range(0, ROWS, BATCH)
+    ]
+    losses = []
+    for feature in (perf.PadBatches(), "auto"):
+        model = rows_model(fk.FastModel, perf=feature, jit_compile=False)
+        losses.append(
+            model.fit((b for b in batches), verbose=0).history["loss"]
+        )
+        assert counts(model)[0] == (1 if feature != "auto" else 3)
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_without_it_a_short_batch_is_a_shape_of_its_own(plain):
     model = rows_model(fk.FastModel, jit_compile=True)
     logs = model.fit(**feed("dataset"), verbose=0).history
