@@ -26,9 +26,10 @@ class Stage(enum.IntEnum):
     WINDOW = 1
     SLICE = 2
     WATCH = 3
-    SCALE = 4
-    GUARD = 5
-    CLIP = 6
+    FORWARD = 4
+    SCALE = 5
+    GUARD = 6
+    CLIP = 7
 
 
 class Max(keras.metrics.Metric):

@@ -1,0 +1,93 @@
+"""The private names about calling layers and recording do what is said."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fastkeras._lib import private_calls
+
+
+def test_whether_a_tape_records():
+    assert not private_calls.is_recording()
+    x = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        assert private_calls.is_recording()
+        with private_calls.stop_recording():
+            square = x * x
+        twice = 2 * x
+    assert tape.gradient([square, twice], x) == 2
+
+
+def test_a_call_is_entered_again():
+    seen = []
+
+    class Inner(keras.Layer):
+        def call(self, x, training=False):
+            seen.append((training, keras.ops.add(self.weight, 0).dtype))
+            return x
+
+        def build(self, shape):
+            self.weight = self.add_weight(())
+
+    class Outer(keras.Layer):
+        def __init__(self, inner, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = inner
+
+        def build(self, shape):
+            self.inner.build(shape)
+
+        def call(self, x, training=False):
+            self.state = private_calls.call_state()
+            return self.inner(x)
+
+    inner = Inner(dtype="mixed_float16")
+    outer = Outer(inner, dtype="mixed_float16")
+    x = tf.ones((1, 2))
+    outer(x, training=True)
+    inner.call(x)
+    with private_calls.calling(outer.state):
+        inner(x)
+    assert seen[0] == seen[2] == (True, tf.float16)
+    # The control: outside the call its state is not known.
+    assert seen[1] == (False, tf.float32)
+    assert private_calls.call_state() == list(private_calls.NO_CALL)
+
+
+@pytest.fixture
+def model():
+    a, b = keras.Input((2,)), keras.Input((2,))
+    added = keras.layers.add([a, b], name="sum")
+    return keras.Model([a, b], {"out": keras.layers.ReLU()(added) * 2.0})
+
+
+def test_the_graph_is_walked_node_by_node(model):
+    names = [n.operation.name for n in private_calls.ordered_nodes(model)]
+    assert len(names) == 3 and names[0] == "sum"
+    x = [np.float32([[1, -3]]), np.float32([[2, 1]])]
+    tensors = dict(zip(map(id, model.inputs), x, strict=True))
+    for node in private_calls.ordered_nodes(model):
+        private_calls.run_node(node, tensors, lambda operation: operation)
+    out = private_calls.output_structure(model)["out"]
+    np.testing.assert_array_equal(tensors[id(out)], [[6, 0]])
+    np.testing.assert_array_equal(model(x)["out"], [[6, 0]])
+
+
+def test_a_run_is_replaced_and_put_back(model):
+    x = [tf.ones((1, 2)), tf.ones((1, 2))]
+
+    def run(usual, inputs, operation_fn):
+        return {"out": usual(inputs, operation_fn)["out"] + 1}
+
+    undo = private_calls.replace_run(model, run)
+    assert model(x)["out"].numpy().tolist() == [[5, 5]]
+    undo()
+    assert model(x)["out"].numpy().tolist() == [[4, 4]]
+
+
+def test_the_graph_of_a_model(model):
+    assert private_calls.graph_of_layers(model) is model
+    built = keras.Sequential([keras.Input((1,)), keras.layers.ReLU()])
+    assert len(private_calls.graph_of_layers(built).layers) == 2
+    assert private_calls.graph_of_layers(keras.Sequential()) is None
