@@ -28,7 +28,8 @@ class Execution:
             open), `"pin"` (one trace: the number of rows is open, all else is
             as in the first batch, and another shape or dtype is an error), or
             what is pinned: a structure of `tf.TensorSpec` or
-            `keras.InputSpec` like the batches. Steps are then run one by one.
+            `keras.InputSpec` like the batches. Steps are then run one by one;
+            a short last window of `Accumulate` has a trace of its own.
             Defaults to `"relax"`.
         warmup_launches: Integer >= 1, the first launches of each tier, which
             `perf_report()` leaves out of the time per step; the first of all

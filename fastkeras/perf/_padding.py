@@ -48,19 +48,31 @@ class Padded(NamedTuple):
     def real_outputs(self, outputs):
         """The model's outputs for the real rows and steps.
 
-        An output with a mask has one entry a step; any other has none.
+        An output with a mask over the padded steps has one entry a step; any
+        other has none.
         """
-        lengths = [n for n in tree.flatten(self.steps) if n is not None]
 
         def cut(tensor):
             mask = private_marks.mask_of(tensor)
-            steps = lengths[0] if lengths and mask is not None else None
+            steps = None if mask is None else self._steps_of(mask)
             tensor = _cut(tensor, self.rows, steps)
             if mask is not None:
                 private_marks.set_mask(tensor, _cut(mask, self.rows, steps))
             return tensor
 
         return tree.map_structure(cut, outputs)
+
+    def _steps_of(self, mask):
+        """The real steps of what a mask belongs to, or None."""
+        leaves = zip(
+            tree.flatten(self.data), tree.flatten(self.steps), strict=True
+        )
+        for tensor, steps in leaves:
+            if steps is not None and mask.shape[1:2].is_compatible_with(
+                tensor.shape[1:2]
+            ):
+                return steps
+        return None
 
 
 def _cut(tensor, rows, steps):

@@ -433,6 +433,38 @@ def test_another_value_is_masked_by_masking():
         run(fk.FastModel, perf=perf.PadBatches(multiple_of=8))
 
 
+def test_an_output_over_steps_of_its_own_is_not_cut():
+    def build(cls, **options):
+        keras.utils.set_random_seed(4)
+        inputs = [keras.Input((n,), dtype="int32") for n in (None, 9)]
+        table = layers.Embedding(6, 4, mask_zero=True)
+        varying, fixed = (table(x) for x in inputs)
+        pooled = layers.GlobalAveragePooling1D()(varying)
+        outputs = [layers.Dense(1)(pooled), layers.Dense(1)(fixed)]
+        model = cls(inputs, outputs)
+        model.compile("sgd", ["mse", "mse"], **options)
+        return model
+
+    rng = np.random.default_rng(5)
+    batches = [
+        (
+            (rng.integers(1, 6, (4, n)), rng.integers(0, 6, (4, 9))),
+            (np.ones((4, 1)), np.ones((4, 9, 1))),
+        )
+        for n in (5, 7, 3)
+    ]
+    runs = []
+    for model in (
+        build(keras.Model),
+        build(fk.FastModel, perf=perf.PadBatches(multiple_of=8)),
+    ):
+        model.fit(Sequences(batches), shuffle=False, verbose=0)
+        outputs = model.predict(Sequences(batches), verbose=0)
+        assert outputs[1].shape == (12, 9, 1)
+        runs.append(model)
+    assert _tools.difference(*runs) < 1e-6
+
+
 # Refused, and warned of.
 
 
