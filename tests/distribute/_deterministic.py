@@ -1,7 +1,7 @@
 """Run by itself: op determinism is set once per process and stays.
 
 A layer sums over the replicas in its call, under mixed precision. Takes the
-names of the devices; prints the weights.
+names of the devices; trains twice and prints the weights of both.
 """
 
 import json
@@ -35,9 +35,15 @@ class Sum(keras.layers.Layer):
 
 
 def main(devices):
-    keras.utils.set_random_seed(1)
     tf.config.experimental.enable_op_determinism()
     strategy = tf.distribute.MirroredStrategy(devices)
+    print(json.dumps([train(strategy), train(strategy)]))
+
+
+def train(strategy):
+    """The weights of a model that is made and trained anew."""
+    keras.utils.set_random_seed(1)
+    keras.backend.clear_session()
     with strategy.scope():
         inputs = keras.Input((4,))
         h = keras.layers.Dense(
@@ -56,7 +62,7 @@ def main(devices):
     x = draw.normal(size=(16, 4)).astype("float32")
     y = draw.normal(size=(16, 1)).astype("float32")
     model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
-    print(json.dumps([w.tolist() for w in model.get_weights()]))
+    return [w.tolist() for w in model.get_weights()]
 
 
 if __name__ == "__main__":
