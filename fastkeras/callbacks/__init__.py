@@ -7,6 +7,7 @@ read the device at the ends of their windows or epochs alone.
 from fastkeras.callbacks.health_monitor import HealthMonitor
 from fastkeras.callbacks.jit_toggle import JitToggle
 from fastkeras.callbacks.memory_monitor import MemoryMonitor
+from fastkeras.callbacks.perf_tensorboard import PerfTensorBoard
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
 from fastkeras.callbacks.step_timer import StepTimer
 
@@ -14,6 +15,7 @@ __all__ = [
     "HealthMonitor",
     "JitToggle",
     "MemoryMonitor",
+    "PerfTensorBoard",
     "RetraceMonitor",
     "StepTimer",
 ]

@@ -1,0 +1,99 @@
+"""A profile of a range of batches, with a step marker for each launch."""
+
+import importlib.util
+import pathlib
+
+import tensorflow as tf
+
+from fastkeras._lib.warn import warn
+
+#: Packages that bring the Profile page to TensorBoard.
+PAGES = ("xprof", "tensorboard_plugin_profile")
+
+
+class Profiler:
+    """Profiles the launches that hold the batches from `first` to `last`.
+
+    Args:
+        folder: String, where the profile goes.
+        first: Integer, the first batch, counted from 1.
+        last: Integer, the last batch.
+    """
+
+    def __init__(self, folder, first, last):
+        self.files = []
+        self._folder = pathlib.Path(folder)
+        self._range = first, last
+        self._state = "waits"
+        self._marker = None
+
+    def before_launch(self, done):
+        """Before each launch; `done` batches of the training are done."""
+        self.end_launch()
+        first, last = self._range
+        if self._state == "runs" and done >= last:
+            self.stop()
+        if self._state == "waits" and done + 1 >= first:
+            self._start()
+        if self._state == "runs":
+            # Without `_r` no tool can tell the time of a step.
+            self._marker = tf.profiler.experimental.Trace(
+                "train", step_num=done, _r=1
+            )
+            self._marker.__enter__()
+
+    def end_launch(self):
+        """After the last launch of an epoch."""
+        if self._marker is not None:
+            self._marker.__exit__(None, None, None)
+            self._marker = None
+
+    def _start(self):
+        self._before = set(self._found())
+        try:
+            tf.profiler.experimental.start(str(self._folder))
+        except tf.errors.AlreadyExistsError:
+            self._state = "left out"
+            warn(
+                "Another profiler is running, so this profile is left out. "
+                "Give `profile=` here or `profile_batch=` to Keras's "
+                "TensorBoard, not both for the same batches."
+            )
+            return
+        self._state = "runs"
+
+    def stop(self):
+        """Writes the profile and looks whether it is there."""
+        self.end_launch()
+        if self._state != "runs":
+            return
+        tf.profiler.experimental.stop()
+        self._state = "done"
+        self.files = sorted(set(self._found()) - self._before)
+        if not any(file.stat().st_size for file in self.files):
+            warn(
+                f"The profile in {self._folder} is empty. Profile more "
+                "batches, or see whether the folder can be written to."
+            )
+        elif not any(map(importlib.util.find_spec, PAGES)):
+            warn(
+                "The profile is written, but TensorBoard has no page for it: "
+                f"install `{PAGES[0]}`, then run `{self.command}`."
+            )
+
+    def finish(self):
+        """At the end of the training."""
+        self.stop()
+        if self._state == "waits":
+            warn(
+                f"Batch {self._range[0]} was not reached, so there is no "
+                "profile. Profile earlier batches or train for longer."
+            )
+
+    @property
+    def command(self):
+        """The command that shows the profile."""
+        return f"tensorboard --logdir {self._folder}"
+
+    def _found(self):
+        return self._folder.glob("plugins/profile/*/*.xplane.pb")

@@ -1,0 +1,81 @@
+"""TensorBoard summaries written without the `tensorboard` package.
+
+`tf.summary.scalar` needs that package; the files themselves do not: a tensor,
+and metadata that name the plugin it is for.
+"""
+
+import struct
+
+import tensorflow as tf
+
+
+def scalar(name, value, step):
+    """Writes a number.
+
+    Args:
+        name: String.
+        value: Float.
+        step: Integer, the place on the horizontal axis.
+    """
+    _write("scalars", name, tf.constant(value, tf.float32), step)
+
+
+def text(name, value, step):
+    """Writes a text, which is shown as Markdown."""
+    _write("text", name, tf.constant(value), step)
+
+
+def hparams(values, start):
+    """Writes the hyperparameters of a run.
+
+    Args:
+        values: Dict of name to number, bool or string.
+        start: Float, seconds since the epoch.
+    """
+    # `HParamsPluginData` of TensorBoard, whose field 3 is the start of a
+    # session: field 1 is a map to `google.protobuf.Value`, 5 is the time.
+    session = b"".join(
+        _part(1, _part(1, name.encode()) + _part(2, _value(value)))
+        for name, value in values.items()
+    )
+    content = _part(3, session + _double(5, start))
+    name = "_hparams_/session_start_info"
+    _write("hparams", name, tf.constant(0.0), 0, content)
+
+
+def _write(plugin, name, tensor, step, content=b""):
+    metadata = tf.compat.v1.SummaryMetadata(
+        plugin_data=tf.compat.v1.SummaryMetadata.PluginData(
+            plugin_name=plugin, content=content
+        ),
+        # The constants of `summary.proto`: 1 for a scalar, 2 for a tensor.
+        data_class=1 if plugin == "scalars" else 2,
+    )
+    tf.summary.write(name, tensor, step=step, metadata=metadata)
+
+
+# The wire format of protocol buffers, as far as it is needed.
+
+
+def _value(value):
+    if isinstance(value, bool):
+        return bytes([4 << 3, value])
+    if isinstance(value, str):
+        return _part(3, value.encode())
+    return _double(2, value)
+
+
+def _double(field, value):
+    return bytes([field << 3 | 1]) + struct.pack("<d", value)
+
+
+def _part(field, content):
+    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(number):
+    out = []
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])

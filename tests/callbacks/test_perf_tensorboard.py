@@ -1,0 +1,214 @@
+"""What PerfTensorBoard writes, read back from its files."""
+
+import copy
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import empty_pb2
+from google.protobuf import struct_pb2
+from google.protobuf import unknown_fields
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import fastkeras as fk
+from fastkeras._lib.warn import FastKerasWarning
+from fastkeras.callbacks import HealthMonitor
+from fastkeras.callbacks import PerfTensorBoard
+from fastkeras.callbacks import StepTimer
+
+X = np.random.RandomState(0).randn(80, 3).astype("float32")
+Y = X[:, :1]
+
+
+def network(base=fk.FastModel, **options):
+    inputs = keras.Input((3,))
+    model = base(inputs, keras.layers.Dense(1, name="head")(inputs))
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def train(model, board, epochs=3, **options):
+    return model.fit(
+        X, Y, 4, epochs=epochs, verbose=0, callbacks=[board], **options
+    )
+
+
+def events(folder, plugin="scalars"):
+    """Dict of tag to list of (step, value) of a plugin."""
+    found, plugins = {}, {}
+    for file in sorted(pathlib.Path(folder, "perf").glob("events*")):
+        for record in tf.data.TFRecordDataset(str(file)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                data = value.metadata.plugin_data
+                # Only the first event of a tag tells its plugin.
+                plugins.setdefault(value.tag, data)
+                if plugins[value.tag].plugin_name == plugin:
+                    content = tf.make_ndarray(value.tensor).item()
+                    found.setdefault(value.tag, []).append(
+                        (event.step, content)
+                    )
+    return found, plugins
+
+
+CASES = [
+    (keras.Model, 1),
+    (keras.Model, 4),
+    (fk.FastModel, 1),
+    (fk.FastModel, 4),
+]
+
+
+@pytest.mark.parametrize(("base", "steps"), CASES)
+def test_the_axis_is_the_batches_seen(base, steps, tmp_path):
+    model = network(base, steps_per_execution=steps)
+    board = PerfTensorBoard(tmp_path, every=4)
+    history = train(model, board, validation_data=(X, Y)).history
+    scalars, _ = events(tmp_path)
+    for name in ("loss", "val_loss"):
+        assert [s for s, _ in scalars[f"epoch/{name}"]] == [20, 40, 60]
+        np.testing.assert_allclose(
+            [v for _, v in scalars[f"epoch/{name}"]], history[name], rtol=1e-5
+        )
+    points = [s for s, _ in scalars["batch/loss"]]
+    assert points == sorted(set(points)) and points[-1] <= 60
+    assert all(b - a >= 4 for a, b in zip(points, points[1:], strict=False))
+    if base is keras.Model:
+        assert points == list(range(4, 61, 4))
+    # Steps a second, against the seconds of the same epoch.
+    pairs = zip(
+        scalars["epoch/steps_per_second"],
+        scalars["epoch/seconds"],
+        strict=True,
+    )
+    for (_, rate), (_, seconds) in pairs:
+        assert rate * seconds == pytest.approx(20, rel=0.01)
+    assert len(scalars["MemoryMonitor/host_mb"]) == 3
+    assert scalars["RetraceMonitor/retraces"][-1][0] == 60
+
+
+def test_receipt_and_hyperparameters(tmp_path):
+    model = network()
+    board = PerfTensorBoard(
+        tmp_path,
+        hparams={"rate": 0.25, "perf": "auto" * 50, "jit": True},
+        monitors=[HealthMonitor(every=1)],
+    )
+    train(model, board)
+    texts, plugins = events(tmp_path, "text")
+    ((step, receipt),) = texts["receipt"]
+    assert step == 60
+    assert "train_step" in receipt.decode() and "traces" in receipt.decode()
+    scalars, _ = events(tmp_path)
+    assert "HealthMonitor/gradient_norm/head" in scalars
+    data = plugins["_hparams_/session_start_info"]
+    assert data.plugin_name == "hparams"
+    assert hparams_of(data.content) == {
+        "rate": {"number_value": 0.25},
+        "perf": {"string_value": "auto" * 50},
+        "jit": {"bool_value": True},
+    }
+
+
+def hparams_of(content):
+    """Reads the map with the message class that TensorBoard uses in it."""
+    session = field(field(content, 3)[0], 1)
+    return {
+        field(entry, 1)[0].decode(): {
+            key.name: value
+            for key, value in struct_pb2.Value.FromString(
+                field(entry, 2)[0]
+            ).ListFields()
+        }
+        for entry in session
+    }
+
+
+def field(content, number):
+    """The contents of a field, found by Google's own decoder."""
+    message = empty_pb2.Empty.FromString(content)
+    return [
+        f.data
+        for f in unknown_fields.UnknownFieldSet(message)
+        if f.field_number == number
+    ]
+
+
+@pytest.mark.parametrize(("base", "steps"), CASES[::3])
+def test_a_profile_has_a_marker_for_each_launch(base, steps, tmp_path):
+    model = network(base, steps_per_execution=steps)
+    board = PerfTensorBoard(tmp_path, profile=(21, 28), monitors=[])
+    with pytest.warns(FastKerasWarning) as told:
+        train(model, board)
+    text = str(told[-1].message)
+    assert f"tensorboard --logdir {tmp_path}/perf" in text
+    (file,) = board.profile_files
+    assert file.parts[-4:-2] == ("plugins", "profile")
+    assert markers(file) == list(range(20, 28, steps))
+    # The scalars do not depend on it.
+    assert "epoch/loss" in events(tmp_path)[0]
+
+
+def markers(file):
+    """The step numbers of the markers in a profile."""
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    found = set()
+    for plane in space.planes:
+        names = {k: m.name for k, m in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                if plane.event_metadata[event.metadata_id].name != "train":
+                    continue
+                stats = {names[s.metadata_id]: s for s in event.stats}
+                assert "_r" in stats
+                found.add(int(stats["step_num"].int64_value))
+    return sorted(found)
+
+
+def test_another_profiler_is_let_alone(tmp_path):
+    """Such as that of Keras's TensorBoard callback."""
+    tf.profiler.experimental.start(str(tmp_path / "other"))
+    try:
+        board = PerfTensorBoard(tmp_path, profile=(2, 5), monitors=[])
+        with pytest.warns(FastKerasWarning, match="Another profiler is runn"):
+            train(network(), board, epochs=1)
+    finally:
+        tf.profiler.experimental.stop(save=False)
+    assert board.profile_files == []
+    assert "epoch/loss" in events(tmp_path)[0]
+
+
+def test_a_profile_that_is_not_reached_is_told(tmp_path):
+    board = PerfTensorBoard(tmp_path, profile=(100, 110), monitors=[])
+    with pytest.warns(FastKerasWarning, match="Batch 100 was not reached"):
+        train(network(), board, epochs=1)
+
+
+def test_a_second_training_goes_to_the_same_run(tmp_path):
+    board = PerfTensorBoard(tmp_path, monitors=[StepTimer(2, window=4)])
+    model = network()
+    train(model, board, epochs=2)
+    train(model, board, epochs=4)
+    scalars, _ = events(tmp_path)
+    assert sorted(s for s, _ in scalars["epoch/loss"]) == [
+        20,
+        20,
+        40,
+        40,
+        60,
+        80,
+    ]
+
+
+def test_arguments_are_checked_and_the_callback_copies(tmp_path):
+    for wrong in (5, (3,), (7, 2)):
+        with pytest.raises(ValueError, match="`profile` must"):
+            PerfTensorBoard(tmp_path, profile=wrong)
+    with pytest.raises(TypeError, match="must be an integer"):
+        PerfTensorBoard(tmp_path, profile=("0", "3"))
+    with pytest.raises(ValueError, match="`every` must be >= 1"):
+        PerfTensorBoard(tmp_path, every=0)
+    twin = copy.deepcopy(PerfTensorBoard(tmp_path, profile=(1, 2)))
+    assert twin.profile == (1, 2) and len(twin.monitors) == 3
