@@ -116,6 +116,29 @@ def real(data):
     return data.real() if isinstance(data, Padded) else data
 
 
+def refuse_trained_norms(model):
+    """Refuses layers whose mean over the batch would count the padding.
+
+    Raises:
+        ValueError: If the model has a `BatchNormalization` that trains.
+    """
+    names = [
+        layer.name
+        for layer in private.flat_layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+    ]
+    if names:
+        raise ValueError(
+            checks.message(
+                "`PadBatches` can't be exact beside a BatchNormalization that "
+                "trains: its mean would count the padding",
+                f"layers {names}",
+                "Freeze them (`trainable = False`), or drop the remainder.",
+            )
+        )
+
+
 def forward(model, data, training):
     """Calls a model on a batch.
 
@@ -128,8 +151,8 @@ def forward(model, data, training):
         The outputs for the rows and steps that are real.
 
     Raises:
-        ValueError: If a layer of a padded batch adds a loss: it would count
-            what was added.
+        ValueError: If a layer of a padded batch adds a loss, or takes the
+            mean of the batch: it would count what was added.
     """
     padded = isinstance(data, Padded)
     x, _, _ = keras.utils.unpack_x_y_sample_weight(
@@ -138,6 +161,9 @@ def forward(model, data, training):
     outputs = private.forward(model, x, training)
     if not padded:
         return outputs
+    if training:
+        # Once more: by now, layers that are made in `build` are there.
+        refuse_trained_norms(model)
     names = private_marks.layers_with_added_losses(model)
     if names:
         raise ValueError(

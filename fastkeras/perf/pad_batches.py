@@ -43,6 +43,7 @@ from fastkeras._lib.warn import warn
 from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
 from fastkeras.perf._padding import Padded
+from fastkeras.perf._padding import refuse_trained_norms
 
 _LEAVE_OUT = "Leave it out, or leave PadBatches out of `perf`."
 
@@ -140,19 +141,7 @@ class PadBatches(Feature):
                 "Batch the dataset with `drop_remainder=True`.",
             )
         layers = private.flat_layers(model)
-        names = [
-            layer.name
-            for layer in layers
-            if isinstance(layer, keras.layers.BatchNormalization)
-            and layer.trainable
-        ]
-        if names:
-            _refuse(
-                "can't be exact beside a BatchNormalization that trains: its "
-                "mean would count the padding",
-                f"layers {names}",
-                "Freeze them (`trainable = False`), or drop the remainder.",
-            )
+        refuse_trained_norms(model)
         if self._pads_steps and len(layers) > 1:
             self._check_masks(model, layers)
 

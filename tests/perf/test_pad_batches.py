@@ -484,6 +484,23 @@ def test_a_batch_normalization_that_trains_is_refused_by_name():
     model.compile("sgd", "mse", perf=perf.PadBatches())
 
 
+class LateNorm(fk.FastModel):
+    def build(self, shape):
+        self.norm = layers.BatchNormalization(name="late")
+
+    def call(self, x, training=False):
+        return self.norm(x, training=training)
+
+
+def test_a_batch_normalization_that_is_made_late_is_refused_in_its_step():
+    model = LateNorm()
+    model.compile("sgd", "mse", perf=perf.PadBatches())
+    x, _ = _tools.real_data(6)
+    with pytest.raises(ValueError, match=r"layers \['late'\]"):
+        model.fit(x, x, batch_size=4, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+
+
 class OwnSteps(fk.FastModel):
     def train_step(self, data):
         return super().train_step(data)
