@@ -1,8 +1,9 @@
 """What the callbacks of this package share: they count batches by index.
 
 Hooks of a batch run once a launch, and Keras may run the one at its end late,
-in another thread. So nothing is timed or counted there: the hook before a
-launch says how many batches are done, and the end of the epoch says the rest.
+in another thread (`async_safe`). So nothing is timed or counted there: the
+hook before a launch says how many batches are done, and the end of the epoch
+says the rest.
 """
 
 import keras
@@ -58,7 +59,9 @@ class Monitor(keras.callbacks.Callback):
         self.before_launch()
 
     def on_train_batch_end(self, batch, logs=None):
-        self._ended = max(self._ended, batch + 1)
+        # Keras counts a last launch as full that is not.
+        steps = (self.params or {}).get("steps") or batch + 1
+        self._ended = max(self._ended, min(batch + 1, steps))
 
     def on_test_begin(self, logs=None):
         self._end_of_batches()

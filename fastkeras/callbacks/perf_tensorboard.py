@@ -122,7 +122,7 @@ class PerfTensorBoard(Monitor):
         super().on_train_batch_end(batch, logs)
         for monitor in self.monitors:
             monitor.on_train_batch_end(batch, logs)
-        step = self.seen + batch + 1
+        step = self.seen + self._ended
         if step - self._last >= self.every and isinstance(logs, dict):
             self._last = step
             self._points.append((step, dict(logs)))

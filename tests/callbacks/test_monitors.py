@@ -1,0 +1,111 @@
+"""What all callbacks of the package promise."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+
+import fastkeras as fk
+from fastkeras import callbacks
+from fastkeras.callbacks._monitor import Monitor
+
+X = np.random.RandomState(0).randn(256, 3).astype("float32")
+Y = X[:, :1]
+
+
+def network(base=fk.FastModel, **options):
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((3,))
+    model = base(inputs, keras.layers.Dense(1, name="head")(inputs))
+    model.compile(keras.optimizers.SGD(0.1), "mse", **options)
+    return model
+
+
+def make(name, folder):
+    return {
+        "HealthMonitor": lambda: callbacks.HealthMonitor(),
+        "JitToggle": lambda: callbacks.JitToggle(at_epoch=9, to=True),
+        "MemoryMonitor": lambda: callbacks.MemoryMonitor(),
+        "PerfTensorBoard": lambda: callbacks.PerfTensorBoard(folder),
+        "RetraceMonitor": lambda: callbacks.RetraceMonitor(),
+        "StepTimer": lambda: callbacks.StepTimer(),
+    }[name]()
+
+
+class Launches(keras.callbacks.Callback):
+    """Notes after which batch each launch ended."""
+
+    per_launch = True
+
+    def __init__(self):
+        super().__init__()
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(batch)
+
+
+class EachBatch(keras.callbacks.Callback):
+    """Asks for every batch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
+def launches(*others):
+    seen = Launches()
+    network().fit(X, Y, 1, epochs=2, verbose=0, callbacks=[*others, seen])
+    # Each epoch ends with its last batch.
+    assert seen.ends.count(255) == 2
+    return len(seen.ends)
+
+
+@pytest.mark.parametrize("name", callbacks.__all__)
+def test_none_asks_for_one_step_per_launch(name, tmp_path):
+    assert launches(make(name, tmp_path)) < 256
+    if name == "StepTimer":
+        assert launches(make(name, tmp_path), EachBatch()) == 512
+
+
+@pytest.mark.parametrize("name", callbacks.__all__)
+def test_a_copy_watches_a_training_of_its_own(name, tmp_path):
+    one = make(name, tmp_path)
+    twin = copy.deepcopy(one)
+    network().fit(X, Y, 64, verbose=0, callbacks=[one])
+    network().fit(X, Y, 64, verbose=0, callbacks=[twin])
+    assert twin.model is not one.model
+    if isinstance(one, Monitor):
+        assert one.scalars().keys() == twin.scalars().keys()
+    assert (one.done, one.seen) == (twin.done, twin.seen) == (4, 4)
+
+
+@pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
+def test_batches_are_counted_by_index(base):
+    """With 3 steps a launch, the last of 10 batches is alone."""
+    launched, totals = [], []
+
+    class Counts(Monitor):
+        def before_launch(self):
+            launched.append(self.done)
+
+        def after_epoch(self, epoch, logs):
+            totals.append((self.seen, self.done))
+
+    network(base, steps_per_execution=3).fit(
+        X[:80], Y[:80], 8, epochs=2, verbose=0, callbacks=[Counts()]
+    )
+    assert launched == 2 * [0, 3, 6, 9]
+    assert totals == [(0, 10), (10, 10)]
+
+
+def test_all_of_them_together_change_no_number(tmp_path):
+    plain, watched = network(), network()
+    plain.fit(X, Y, 64, epochs=3, shuffle=False, verbose=0)
+    everything = [make(n, tmp_path) for n in callbacks.__all__]
+    watched.fit(
+        X, Y, 64, epochs=3, shuffle=False, verbose=0, callbacks=everything
+    )
+    for a, b in zip(plain.get_weights(), watched.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert watched.optimizer.iterations.numpy() == 12
