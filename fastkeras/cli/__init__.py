@@ -1,0 +1,73 @@
+"""The command line: `python -m fastkeras COMMAND`.
+
+Exit codes: 0, done; 1, something failed while it ran; 2, it was asked wrongly
+and nothing ran; 130, interrupted. An error is one line on stderr; `--debug`
+shows where it came from.
+
+Example:
+
+>>> main(["bench", "--rows", "mlpp"])
+2
+"""
+
+import sys
+
+from fastkeras.cli import _bench
+from fastkeras.cli._common import FAILED
+from fastkeras.cli._common import INTERRUPTED
+from fastkeras.cli._common import MISUSED
+from fastkeras.cli._common import Parser
+from fastkeras.cli._common import UsageError
+
+#: Each has a module, whose `add` adds it to the parser.
+_COMMANDS = (_bench,)
+
+
+def main(argv=None):
+    """Runs a command.
+
+    Args:
+        argv: List of strings, or None for those of the process.
+
+    Returns:
+        Integer, the exit code.
+
+    Example:
+
+    >>> main(["bench", "--suite", "computer"])
+    2
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        args = _parser().parse_args(argv)
+        return args.command(args)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        # The last stop: whatever it is, one line and an exit code; --debug
+        # shows where it came from.
+        if "--debug" in argv:
+            raise
+        first = (str(error).splitlines() or [""])[0]
+        is_ours = isinstance(error, UsageError) or "Received: " in first
+        name = "" if is_ours else f"{type(error).__name__}: "
+        _complain(f"error: {name}{first}")
+        return MISUSED if isinstance(error, UsageError) else FAILED
+
+
+def _complain(text):
+    print(f"fastkeras: {text}", file=sys.stderr)
+
+
+def _parser():
+    parser = Parser(
+        prog="python -m fastkeras",
+        description="Trains the Keras model you have, faster, and says why.",
+    )
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=Parser
+    )
+    for module in _COMMANDS:
+        module.add(commands)
+    return parser

@@ -1,0 +1,68 @@
+"""What the commands share: exit codes, options, errors, the progress line."""
+
+import argparse
+import pathlib
+
+from fastkeras._lib import checks
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(ValueError):
+    """What was asked can't be done; found before anything ran."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message):
+        raise UsageError(f"{message}. `{self.prog} --help` lists the options.")
+
+
+def add_command(commands, name, command, text):
+    """Adds a command, with the options that all commands have.
+
+    Args:
+        commands: What `add_subparsers` returned.
+        name: String.
+        command: Function of the parsed arguments that returns an exit code.
+        text: String, what the command does.
+
+    Returns:
+        The parser of the command.
+    """
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument(
+        "--debug", action="store_true", help="show the traceback of an error"
+    )
+    parser.set_defaults(command=command)
+    return parser
+
+
+def check_folders(args, *names):
+    """Refuses a file to write whose folder is not there."""
+    for name in names:
+        path = getattr(args, name)
+        if path and not pathlib.Path(path).resolve().parent.is_dir():
+            raise UsageError(
+                checks.message(
+                    f"The folder of `--{name}` must exist",
+                    f"{name}={path!r}",
+                    "Make the folder first.",
+                )
+            )
+
+
+def progress(stream):
+    """A function that shows what is being done: on a terminal, one line."""
+    if stream.isatty():
+        return lambda text: print(
+            f"\r\033[K{text[:79]}", end="", file=stream, flush=True
+        )
+    return lambda text: print(text, file=stream, flush=True)
+
+
+def end_progress(stream):
+    """Clears the line that shows what is being done."""
+    if stream.isatty():
+        print("\r\033[K", end="", file=stream)

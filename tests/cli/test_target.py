@@ -1,0 +1,119 @@
+"""TARGET: what is loaded, what is made up, and the errors in one line."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import fastkeras as fk
+from fastkeras import cli
+from fastkeras.cli import _target
+
+SOURCE = """
+import keras
+import numpy as np
+import width
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(width.WIDTH)
+
+    def call(self, x):
+        return self.head(x)
+
+def make():
+    model = Net()
+    model.compile("sgd", "mse")
+    return model, (np.ones((8, 4)), np.ones((8, width.WIDTH)))
+
+def bare():
+    return Net(), None
+
+def alone():
+    return Net()
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "width.py").write_text("WIDTH = 3\n")
+    path = tmp_path / "job.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_function_gives_its_model_and_data(file):
+    model, (x, y) = _target.load(f"{file}:make")
+    assert model.fit(x, y, verbose=0).history["loss"]
+    assert y.shape == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (":mke", "Did you mean 'make'?"),
+        (":bare", "must be a compiled keras.Model"),
+        (":alone", "must return a tuple of model and data"),
+        ("", "must be file.py:function or a .keras file"),
+    ],
+)
+def test_a_wrong_target_says_what_is_wrong(file, end, words):
+    with pytest.raises(cli.UsageError, match="Received: ") as caught:
+        _target.load(f"{file}{end}")
+    assert words in str(caught.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(cli.UsageError, match="must exist.*'no.keras'"):
+        _target.load("no.keras")
+
+
+def two_inputs():
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    row = keras.Input((3,), name="row")
+    words = keras.layers.Embedding(11, 4)(ids)
+    words = keras.layers.GlobalAveragePooling1D()(words)
+    joined = keras.layers.Concatenate()([words, row])
+    outputs = {
+        "kind": keras.layers.Dense(5, activation="softmax", name="kind")(
+            joined
+        ),
+        "one": keras.layers.Dense(1, name="one")(joined),
+    }
+    model = fk.FastModel({"ids": ids, "row": row}, outputs)
+    model.compile(
+        "sgd",
+        {"kind": "sparse_categorical_crossentropy", "one": "mse"},
+        perf=None,
+    )
+    return model
+
+
+def test_a_keras_file_is_given_data_of_its_specs(tmp_path):
+    path = tmp_path / "model.keras"
+    two_inputs().save(path)
+    model, (x, y) = _target.load(str(path))
+    assert isinstance(model, fk.FastModel) and model.perf.is_keras
+    assert x["ids"].dtype == np.int32 and x["ids"].max() == 10
+    assert y["kind"].max() == 4 and y["kind"].ndim == 1
+    assert set(y["one"].ravel()) == {0, 1}
+    assert np.isfinite(model.fit(x, y, verbose=0).history["loss"])
+
+
+def test_a_loss_that_takes_rows_of_ones_and_zeros_gets_them():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.CategoricalCrossentropy())
+    _, y = _target.synthetic(model)
+    assert y.shape == (1024, 3) and (y.sum(1) == 1).all()
+
+
+def test_a_subclass_that_is_saved_without_inputs_is_refused():
+    class Net(keras.Model):
+        def call(self, x):
+            return x
+
+    with pytest.raises(cli.UsageError, match="knows its inputs"):
+        _target.synthetic(Net())
