@@ -86,7 +86,7 @@ def trained(
         # and on one device without a graph.
         arguments = {"loss": "mse", "jit_compile": False, **(compiled or {})}
         if strategy is None and not arguments["jit_compile"]:
-            arguments["run_eagerly"] = True
+            arguments.setdefault("run_eagerly", True)
         if perf != "keras":
             arguments["perf"] = perf
         model.compile(optimizer(), **arguments)
