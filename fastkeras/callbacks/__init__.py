@@ -8,6 +8,7 @@ from fastkeras.callbacks.health_monitor import HealthMonitor
 from fastkeras.callbacks.jit_toggle import JitToggle
 from fastkeras.callbacks.memory_monitor import MemoryMonitor
 from fastkeras.callbacks.perf_tensorboard import PerfTensorBoard
+from fastkeras.callbacks.resume import Resume
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
 from fastkeras.callbacks.step_timer import StepTimer
 
@@ -16,6 +17,7 @@ __all__ = [
     "JitToggle",
     "MemoryMonitor",
     "PerfTensorBoard",
+    "Resume",
     "RetraceMonitor",
     "StepTimer",
 ]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from fastkeras.callbacks._only_if import only_if
 from fastkeras.perf import _gradients
 from fastkeras.perf._feature import Feature
 
@@ -102,14 +103,13 @@ class Probe(Feature):
             self._note(gradients, operations, bad)
             return
 
-        def yes():
-            self._note(gradients, operations, bad)
-            return tf.constant(True)
-
         # Two steps from the start of each epoch on: the first may only take
         # down the weights that the second changes.
         due = (self._step - 1) % self._every < 2
-        tf.cond(tf.logical_or(bad, due), yes, lambda: tf.constant(False))
+        only_if(
+            tf.logical_or(bad, due),
+            lambda: self._note(gradients, operations, bad),
+        )
 
     # In the graph.
 
