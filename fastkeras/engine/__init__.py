@@ -3,7 +3,8 @@
 from fastkeras.engine._function import StepFunction
 from fastkeras.engine._methods import Loops
 from fastkeras.engine._options import options
+from fastkeras.engine._place import Keeper
 from fastkeras.engine._predict import Predictor
 from fastkeras.engine._report import report
 
-__all__ = ["Loops", "Predictor", "StepFunction", "options", "report"]
+__all__ = ["Keeper", "Loops", "Predictor", "StepFunction", "options", "report"]

@@ -13,6 +13,7 @@ from fastkeras.engine._metrics import in_epoch
 from fastkeras.engine._options import check_counts
 from fastkeras.engine._options import check_unrolled
 from fastkeras.engine._options import limited
+from fastkeras.engine._place import Place
 from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
 
@@ -68,30 +69,42 @@ def fit(
     callbacks = callback_list(
         model, callbacks, verbose, epochs, feed, add_history=True
     )
-    model.stop_training = False
-    model.make_train_function()
-    callbacks.on_train_begin()
-    first = private.initial_epoch(model) or initial_epoch
-    logs = None
-    times = model.epoch_times = EpochTimes(feed)
-    for epoch in _epochs(first, epochs, feed):
-        with times.epoch():
-            logs = _train_epoch(model, feed, callbacks, epoch, epochs)
-            with times.span("validation"):
-                logs.update(validate(epoch, epochs, callbacks))
-            callbacks.on_epoch_end(epoch, logs)
-        if model.stop_training:
-            break
-    if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
-        model.optimizer.finalize_variable_values(model._step.trainable(model))
-    callbacks.on_train_end(logs=logs)
+    with Place(feed, callbacks, initial_epoch) as place:
+        _train(model, place, epochs, validate)
     return model.history
 
 
-def _epochs(first, epochs, feed):
+def _train(model, place, epochs, validate):
+    """Runs all epochs, with what comes before and after them."""
+    callbacks = place.callbacks
+    model.stop_training = False
+    model.make_train_function()
+    callbacks.on_train_begin()
+    place.epoch = private.initial_epoch(model) or place.epoch
+    place.take_up()
+    times = model.epoch_times = EpochTimes(place.feed)
+    for epoch in _epochs(model, place, epochs):
+        with times.epoch():
+            logs = _train_epoch(model, place, epochs)
+            with times.span("validation"):
+                logs.update(validate(epoch, epochs, callbacks))
+            callbacks.on_epoch_end(epoch, logs)
+        place.logs = logs
+        place.end()
+        if model.stop_training:
+            break
+    place.finish()
+    if isinstance(model.optimizer, keras.Optimizer) and epochs > 0:
+        model.optimizer.finalize_variable_values(model._step.trainable(model))
+    callbacks.on_train_end(logs=place.logs)
+
+
+def _epochs(model, place, epochs):
     """Yields the epochs, for as long as there is data."""
-    for epoch in range(first, epochs):
-        if feed.is_spent:
+    if place.resumed and model.stop_training and not place.done:
+        return
+    for epoch in range(place.epoch, epochs):
+        if place.feed.is_spent and not place.done:
             warn(
                 f"The generator is spent after {epoch} epoch(s) of {epochs}; "
                 "training stops. Give `steps_per_epoch`, or a "
@@ -117,37 +130,38 @@ def callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
 
 
 @in_epoch
-def _train_epoch(model, feed, callbacks, epoch, epochs):
-    """Runs one epoch; returns its logs."""
+def _train_epoch(model, place, epochs):
+    """Runs one epoch, or the rest of it; returns its logs."""
+    feed, callbacks, epoch = place.feed, place.callbacks, place.epoch
     _runner(model).reset_metrics()
     callbacks.on_epoch_begin(epoch)
     plan = model.perf
     every_batch = not all(map(is_lazy, callbacks.callbacks))
     per_epoch = feed.num_batches
-    logs, done = {}, 0
-    feed.begin()
+    place.begin()
     try:
         # As in Keras, one batch is trained also if a callback says stop
         # before the first.
-        while not (done and model.stop_training):
+        while not (place.done and model.stop_training):
             runner = _runner(model)
             ahead = None
             if per_epoch is not None:
-                ahead = per_epoch * (epochs - epoch) - done
+                ahead = per_epoch * (epochs - epoch) - place.done
             one = every_batch or model.stop_training
             tier, updates = runner.next(feed, ahead, one)
             launch = feed.take(updates, plan.window, plan.keeps_remainder)
             if launch is None:
                 break
-            callbacks.on_train_batch_begin(done)
+            callbacks.on_train_batch_begin(place.done)
             with model.epoch_times.span("steps"):
-                logs = runner.run(feed, launch, tier)
-            done += launch.batches
-            callbacks.on_train_batch_end(done - 1, logs)
+                place.logs = runner.run(feed, launch, tier)
+            place.done += launch.batches
+            callbacks.on_train_batch_end(place.done - 1, place.logs)
+            place.keep()
     finally:
         feed.end()
-    model.epoch_times.batches = done
-    return epoch_logs(model, logs)
+    model.epoch_times.batches = place.done
+    return epoch_logs(model, place.logs)
 
 
 def _runner(model):

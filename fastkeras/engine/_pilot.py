@@ -181,6 +181,17 @@ class Pilot:
         self._trial = None
         return compared
 
+    def state(self):
+        """What was chosen so far, as plain values."""
+        return {"tier": self.tier, "tried": sorted(self._tried)}
+
+    def restore(self, state):
+        """Goes on from what `state` returned."""
+        if state["tier"] in self.tiers:
+            self.tier = state["tier"]
+            self._tried |= set(state["tried"])
+            self.reasons.append(f"{self.tier} taken up from a kept state")
+
     def drop(self, tier, reason):
         """Leaves a tier out from now on."""
         self.reasons.append(f"{tier} left out: {reason}")

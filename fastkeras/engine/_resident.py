@@ -113,6 +113,7 @@ class Resident(Feed):
         self.full = self.length if self._filled else rows // batch_size
         self._shuffle = shuffle
         self._next = self.length
+        self._seed = None
         self.order = None
 
     def at(self, k):
@@ -126,6 +127,7 @@ class Resident(Feed):
         """Starts an epoch; a new permutation where the last is used up."""
         if self.steps is None or self._next >= self.length:
             self._next = 0
+            self._seed = self._drawn_seed()
             self.order = self._permutation()
         self.left = self.num_batches
 
@@ -133,16 +135,33 @@ class Resident(Feed):
         """Makes the next epoch begin with the first batch."""
         self._next = self.length
 
+    def state(self):
+        """The position, as plain values."""
+        return {"seed": self._seed, "next": self._next, "left": self.left}
+
+    def restore(self, state):
+        """Goes on from a position that `state` returned."""
+        self._seed = state["seed"]
+        self._next = state["next"]
+        self.left = state["left"]
+        self.order = self._permutation()
+
+    def _drawn_seed(self):
+        """The seed of a permutation; None without one."""
+        if not self._shuffle:
+            return None
+        # What an operation of TensorFlow would take here.
+        seed = tf.compat.v1.random.get_seed(None)
+        return np.random.SeedSequence().entropy if seed[0] is None else seed
+
     def _permutation(self):
         if not self._shuffle and self.order is not None:
             return self.order
         rows = np.arange(self.rows, dtype="int32")
         if self._shuffle:
             # Drawn on the host: in short epochs, a call of the device for
-            # the permutation takes as long as a step. The seed is what an
-            # operation of TensorFlow would take here.
-            seed = tf.compat.v1.random.get_seed(None)
-            random = np.random.default_rng(None if seed[0] is None else seed)
+            # the permutation takes as long as a step.
+            random = np.random.default_rng(self._seed)
             if self._shuffle == "batch":
                 batch = rows // self.batch_size
                 rows = np.argsort(batch + random.random(self.rows))

@@ -4,7 +4,9 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import randomness
 from fastkeras._lib.warn import warn
+from fastkeras.engine import _iterators
 from fastkeras.engine._feed import Feed
 from fastkeras.engine._launch import Batches
 from fastkeras.perf._padding import Padded
@@ -14,6 +16,22 @@ NO_DATA = checks.message(
     "The data must hold at least one batch",
     "an empty dataset or arrays of 0 rows",
     "Check the path or the filter the data comes from.",
+)
+
+#: What a position is made of, beside the iterator.
+_POSITION = (
+    "_begun",
+    "_epochs",
+    "_fresh",
+    "_pulled",
+    "_random",
+    "_rest",
+    "_rows",
+    "_seen",
+    "_within",
+    "is_spent",
+    "left",
+    "length",
 )
 
 
@@ -43,6 +61,11 @@ class Stream(Feed):
         self._rest = None
         self._seen = 0
         self._fresh = True
+        self._epochs = 0
+        self._within = False
+        self._begun = 0
+        self._pulled = 0
+        self._random = None
         self._adapter = adapter
         self._once = private.keep_errors(adapter, self._keep_error)
         dataset = adapter.get_tf_dataset()
@@ -54,13 +77,24 @@ class Stream(Feed):
 
     def begin(self):
         """Starts an epoch."""
-        self._adapter.on_epoch_begin()
+        self._begin_epoch()
         self._seen = 0
         self.left = self.num_batches
         if self._iterator is None or self.steps is None or self._rest == 0:
-            self._iterator = iter(self._dataset)
+            self._begin_iterator()
             self._fresh = not self.is_spent
             self._rest = self.length
+
+    def _begin_epoch(self):
+        self._adapter.on_epoch_begin()
+        self._epochs += 1
+        self._within = True
+
+    def _begin_iterator(self):
+        self._random = randomness.host_state()
+        self._iterator = iter(self._dataset)
+        self._begun += 1
+        self._pulled = 0
 
     def rewind(self):
         """Makes the next epoch begin with the first batch."""
@@ -68,6 +102,61 @@ class Stream(Feed):
 
     def end(self):
         self._adapter.on_epoch_end()
+        self._within = False
+
+    def state(self):
+        """The position, as plain values and arrays."""
+        state = {name: getattr(self, name) for name in _POSITION}
+        saved = None
+        if self._iterator is not None:
+            saved = _iterators.save(self._iterator)
+        return {**state, "live": self._iterator is not None, "saved": saved}
+
+    def restore(self, state):
+        """Goes on from a position that `state` returned.
+
+        Where the iterator could not be saved, the data is gone through again
+        up to there, with the random numbers it began with.
+        """
+        saved, live = state["saved"], state["live"]
+        self._repeat(
+            state["_epochs"] - state["_within"], state["_begun"] - live
+        )
+        if state["_within"]:
+            self._begin_epoch()
+        if live and isinstance(saved, dict):
+            self._begin_iterator()
+            _iterators.restore(self._iterator, saved)
+        elif live:
+            randomness.set_host_state(state["_random"])
+            self._begin_iterator()
+            self._skip(state["_pulled"], saved)
+        for name in _POSITION:
+            setattr(self, name, state[name])
+
+    def _repeat(self, epochs, iterators):
+        """Goes through what earlier epochs changed in the data.
+
+        The order of a dataset that shuffles anew depends on how often it was
+        begun.
+        """
+        for k in range(max(epochs, iterators)):
+            if k < epochs:
+                self._begin_epoch()
+            if k < iterators:
+                self._begin_iterator()
+                next(self._iterator, None)
+            if k < epochs:
+                self.end()
+
+    def _skip(self, count, reason):
+        if count:
+            warn(
+                f"The position in the data can't be kept ({reason}): "
+                f"{count} batches are gone through again."
+            )
+        for _ in range(count):
+            next(self._iterator)
 
     def take(self, updates, window, keeps_remainder):
         """The next launch of at most so many updates; None at the end.
@@ -128,6 +217,7 @@ class Stream(Feed):
         try:
             batch = next(self._iterator)
             self._fresh = False
+            self._pulled += 1
         except (StopIteration, tf.errors.OutOfRangeError):
             batch = None
         except tf.errors.OpError as error:
@@ -149,6 +239,7 @@ class Stream(Feed):
     def pulled(self, count):
         """Counts batches that a loop in the graph has pulled."""
         self._seen += count
+        self._pulled += count
         if self.left is not None:
             self.left -= count
         if self._rest is not None:

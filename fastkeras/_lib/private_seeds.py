@@ -1,0 +1,45 @@
+"""Private names of Keras and TensorFlow about their generators of numbers.
+
+A part of `private.py`, under the same rule: the reason stands beside each
+name, and `tests/_lib/test_private_seeds.py` fails by name when it moves.
+"""
+
+# The generator of layers and operations without a seed of their own; public
+# functions draw from it, none reads or sets it.
+from keras.src.backend.common import global_state
+from keras.src.random import seed_generator
+
+# `tf.random.set_seed` starts the seeds of single operations, which come from
+# a generator that only the context holds.
+from tensorflow.python.eager import context
+
+
+def keras_state():
+    """The state of Keras's global seed generator, or None if none was used."""
+    generator = global_state.get_global_attribute(
+        seed_generator.GLOBAL_SEED_GENERATOR
+    )
+    return None if generator is None else generator.state.numpy()
+
+
+def set_keras_state(state):
+    """Gives Keras's global seed generator a state of `keras_state`."""
+    if state is None:
+        global_state.set_global_attribute(
+            seed_generator.GLOBAL_SEED_GENERATOR, None
+        )
+    else:
+        seed_generator.global_seed_generator().state.assign(state)
+
+
+def operations_state():
+    """What the seeds of eager operations are drawn from, or None."""
+    generator = context.context()._rng
+    return None if generator is None else generator.getstate()
+
+
+def set_operations_state(state):
+    """Goes on from a state of `operations_state`."""
+    generator = context.context()._rng
+    if state is not None and generator is not None:
+        generator.setstate(state)

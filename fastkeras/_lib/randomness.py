@@ -1,0 +1,45 @@
+"""The states of the global generators of random numbers, as plain values."""
+
+import random
+
+import numpy as np
+import tensorflow as tf
+
+from fastkeras._lib import private_seeds
+
+
+def host_state():
+    """The states of Python's and NumPy's global generators.
+
+    Returns:
+        Dict of name to nested tuples of numbers, strings and arrays.
+    """
+    return {"python": random.getstate(), "numpy": np.random.get_state()}
+
+
+def set_host_state(state):
+    """Puts back what `host_state` returned."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+
+
+def state():
+    """The states of all global generators: the host's, Keras's, TensorFlow's.
+
+    Returns:
+        Dict of name to nested tuples of numbers, strings and arrays, or None.
+    """
+    return {
+        **host_state(),
+        "keras": private_seeds.keras_state(),
+        "operations": private_seeds.operations_state(),
+        "tensorflow": tf.random.get_global_generator().state.numpy(),
+    }
+
+
+def set_state(state):
+    """Puts back what `state` returned."""
+    set_host_state(state)
+    private_seeds.set_keras_state(state["keras"])
+    private_seeds.set_operations_state(state["operations"])
+    tf.random.get_global_generator().state.assign(state["tensorflow"])
