@@ -1,4 +1,4 @@
-"""Clock and robust statistics: pure Python, no TensorFlow.
+"""Clock and robust statistics (no TensorFlow), and the memory of a step.
 
 Example:
 
@@ -13,6 +13,8 @@ Example:
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.clock import ManualClock
 from fastkeras.measure.clock import Stopwatch
+from fastkeras.measure.memory_plan import MemoryPlan
+from fastkeras.measure.memory_plan import memory
 from fastkeras.measure.receipt import Receipt
 from fastkeras.measure.stats import Summary
 from fastkeras.measure.stats import ratio
@@ -21,9 +23,11 @@ from fastkeras.measure.stats import summarize
 __all__ = [
     "Clock",
     "ManualClock",
+    "MemoryPlan",
     "Receipt",
     "Stopwatch",
     "Summary",
+    "memory",
     "ratio",
     "summarize",
 ]

@@ -1,0 +1,216 @@
+"""The memory of a step: against sums by hand, and against a process."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras.measure import MemoryPlan
+from fastkeras.measure import _liveness
+from fastkeras.measure import memory
+
+layers = keras.layers
+ROWS = 1024
+
+
+def dense_model(optimizer="sgd", perf="auto"):
+    x = inputs = keras.Input((4,))
+    x = layers.Dense(8, "relu", name="first")(x)
+    x = layers.Dense(16, "tanh", name="second")(x)
+    model = fk.FastModel(inputs, layers.Dense(1, name="head")(x))
+    model.compile(optimizer, "mse", perf=perf)
+    return model
+
+
+WEIGHTS = 4 * (4 * 8 + 8 + 8 * 16 + 16 + 16 + 1)
+
+
+def test_the_parts_by_hand():
+    plan = memory(dense_model(), ROWS, measured=False)
+    assert plan.parameters == plan.gradients == WEIGHTS
+    assert plan.data == 4 * ROWS * (4 + 1)
+    assert plan.accumulators == 0
+    assert plan.measured is None
+    # The backward pass reads what each activation gave.
+    assert plan.activations["first"] == 4 * ROWS * 8
+    assert plan.activations["second"] == 4 * ROWS * 16
+    assert plan.peak == plan.parameters + plan.slots + plan.data + plan.step
+    # Both activations and a gradient of the second are there at once.
+    assert plan.step > 4 * ROWS * (8 + 16)
+    assert plan.step < 2 * 4 * ROWS * (8 + 16)
+
+
+def test_slots_and_sums_of_parts():
+    adam = memory(dense_model("adam"), ROWS, measured=False)
+    # Two moments, a step count of 8 bytes and a learning rate of 4.
+    assert adam.slots == 2 * WEIGHTS + 12
+    parts = dense_model(perf=fk.perf.Accumulate(2))
+    assert memory(parts, ROWS, measured=False).accumulators == WEIGHTS
+
+
+def test_activations_grow_by_rows_and_parameters_do_not():
+    small, large = (
+        memory(dense_model(), n, measured=False) for n in (ROWS, 4 * ROWS)
+    )
+    assert large.parameters == small.parameters
+    for name in ("first", "second"):
+        assert large.activations[name] == 4 * small.activations[name]
+
+
+def test_a_slice_at_a_time_holds_less():
+    x = inputs = keras.Input((64,))
+    for _ in range(8):
+        x = layers.Dense(64, "relu")(x)
+    model = fk.FastModel(inputs, layers.Dense(1)(x))
+    steps = {}
+    for name, perf in {
+        "whole": "auto",
+        "again": fk.perf.Rematerialize(),
+    }.items():
+        model.compile("sgd", "mse", perf=perf)
+        steps[name] = memory(model, 4096, measured=False)
+    assert steps["again"].step < 0.8 * steps["whole"].step
+    saving = steps["whole"].savings
+    assert saving["MixedPrecision()"] * 2 == sum(
+        steps["whole"].activations.values()
+    )
+    assert (
+        0 < saving["Rematerialize()"] < sum(steps["whole"].activations.values())
+    )
+
+
+def graph_of(function):
+    spec = tf.TensorSpec((256,), "float32")
+    return tf.function(function).get_concrete_function(spec).graph
+
+
+@pytest.mark.parametrize(
+    ("function", "vectors"),
+    [
+        # One is written over by the next.
+        (lambda x: tf.tanh(tf.exp(tf.sin(x))), 1),
+        # Both are read by the last.
+        (lambda x: tf.cumsum(tf.sin(x)) * tf.cumsum(tf.cos(x)), 3),
+        # What nothing reads is not computed; a view takes no memory.
+        (lambda x: (tf.sin(x), tf.reshape(tf.sin(x), (16, 16)))[0], 1),
+    ],
+)
+def test_the_peak_of_a_graph_by_hand(function, vectors):
+    assert _liveness.peak(graph_of(function)) == vectors * 1024
+
+
+def test_how_it_is_printed():
+    plan = MemoryPlan(
+        batch_size=32,
+        parameters=2**20,
+        gradients=2**20,
+        slots=2**21,
+        accumulators=0,
+        activations={"a": 2**22, "b": 2**20},
+        data=0,
+        step=2**23,
+        measured=2**23,
+        savings={"Microbatch(8)": 2**20},
+    )
+    lines = str(plan).splitlines()
+    assert lines[0] == "memory of a step of 32 rows"
+    assert "  peak                         11.0 MB" in lines
+    assert f"  a                             4.0 MB {'#' * 30}" in lines
+    assert f"  b                             1.0 MB {'#' * 8}" in lines
+    assert "  Microbatch(8)                 1.0 MB" in lines
+    assert plan.to_dict()["peak"] == plan.peak
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="`batch_size` must be >= 1"):
+        memory(dense_model(), 0)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layers.Dense(1)(inputs))
+    with pytest.raises(ValueError, match="compiled with an optimizer"):
+        memory(model)
+    inputs = keras.Input((None, 4))
+    model = keras.Model(inputs, layers.LSTM(2)(inputs))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="of known shape"):
+        memory(model)
+
+
+class Unknown(keras.layers.Layer):
+    """Of no use to another process, which can't find it."""
+
+    def call(self, x):
+        return x
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_says_why():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layers.Dense(1)(Unknown()(inputs)))
+    model.compile("sgd", "mse")
+    with pytest.raises(RuntimeError, match="(?s)load and train.*Unknown"):
+        memory(model)
+
+
+# Six families, in a process each.
+
+
+def mlp():
+    x = inputs = keras.Input((256,))
+    for _ in range(12):
+        x = layers.Dense(256, "relu")(x)
+    return inputs, layers.Dense(1)(x), 8192
+
+
+def cnn():
+    x = inputs = keras.Input((32, 32, 3))
+    for filters in (16, 32):
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+    return inputs, layers.Dense(1)(layers.Flatten()(x)), 1024
+
+
+def residual():
+    x = inputs = keras.Input((16, 16, 16))
+    for _ in range(4):
+        y = layers.Conv2D(16, 3, padding="same")(x)
+        y = layers.ReLU()(layers.BatchNormalization()(y))
+        x = layers.add([x, layers.Conv2D(16, 3, padding="same")(y)])
+    return inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)), 1024
+
+
+def transformer():
+    x = inputs = keras.Input((64, 32))
+    for _ in range(2):
+        x = x + layers.MultiHeadAttention(2, 16)(x, x)
+        x = layers.LayerNormalization()(x)
+        x = x + layers.Dense(32)(layers.Dense(128, "gelu")(x))
+        x = layers.LayerNormalization()(x)
+    return inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)), 512
+
+
+def embedding():
+    inputs = keras.Input((128,), dtype="int32")
+    x = layers.Dense(64, "tanh")(layers.Embedding(1000, 64)(inputs))
+    return inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)), 1024
+
+
+def autoencoder():
+    x = inputs = keras.Input((784,))
+    for units in (512, 128, 32, 128, 512):
+        x = layers.Dense(units, "relu")(x)
+    return inputs, layers.Dense(784, "sigmoid")(x), 8192
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family", [mlp, cnn, residual, transformer, embedding, autoencoder]
+)
+def test_the_estimate_is_near_the_measurement(family):
+    *graph, rows = family()
+    model = fk.FastModel(*graph)
+    model.compile("sgd", "mse")
+    plan = memory(model, rows)
+    np.testing.assert_allclose(plan.step, plan.measured, rtol=0.2)
+    # The control: activations alone, without what passes, are not enough.
+    assert sum(plan.activations.values()) != plan.step
