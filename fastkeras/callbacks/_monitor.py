@@ -8,6 +8,8 @@ says the rest.
 
 import keras
 
+from fastkeras._lib import checks
+
 
 class Monitor(keras.callbacks.Callback):
     """A callback for which one call a launch is enough.
@@ -82,3 +84,19 @@ def synchronise(model):
     """Waits until the device has done all updates handed to it."""
     if model.optimizer is not None:
         int(model.optimizer.iterations)
+
+
+def check_count(value, name, remedy):
+    """Refuses anything that is not an integer >= 0.
+
+    Raises:
+        TypeError: If `value` is not an integer.
+        ValueError: If `value` is negative.
+    """
+    if value == 0 and not isinstance(value, bool):
+        return
+    if isinstance(value, int) and value < 0:
+        raise ValueError(
+            checks.message(f"`{name}` must be >= 0", f"{name}={value}", remedy)
+        )
+    checks.positive_int(value, name, remedy)

@@ -4,6 +4,7 @@ from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._monitor import check_count
 from fastkeras.callbacks._monitor import synchronise
 from fastkeras.callbacks._traces import made_so_far
 from fastkeras.engine._tiers import xla_refusal
@@ -43,9 +44,7 @@ class JitToggle(Monitor):
 
     def __init__(self, at_epoch, to):
         super().__init__()
-        fix = "Count epochs from 0, as `fit` does."
-        if at_epoch != 0:
-            checks.positive_int(at_epoch, "at_epoch", fix)
+        check_count(at_epoch, "at_epoch", "Count epochs from 0, as `fit` does.")
         if not isinstance(to, bool):
             raise TypeError(
                 checks.message(

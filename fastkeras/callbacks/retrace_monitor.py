@@ -7,6 +7,7 @@ from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _causes
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._monitor import check_count
 from fastkeras.callbacks._traces import made_so_far
 from fastkeras.callbacks._traces import trace_counts
 
@@ -80,6 +81,7 @@ class RetraceMonitor(Monitor):
         events: List of `Retrace`, in the order in which they were seen.
 
     Raises:
+        TypeError: If `limit` is not an integer.
         ValueError: If `action` is unknown or `limit` is negative.
 
     Example:
@@ -101,8 +103,7 @@ class RetraceMonitor(Monitor):
     def __init__(self, action="warn", limit=0):
         super().__init__()
         checks.one_of(action, "action", ("warn", "raise", "ignore"))
-        if limit != 0:
-            checks.positive_int(limit, "limit", "Give 0 to act at the first.")
+        check_count(limit, "limit", "Give 0 to act at the first.")
         self.action = action
         self.limit = limit
         self._begin_anew()

@@ -169,7 +169,7 @@ def test_what_xla_can_not_compile_is_refused(mirrored):
 def test_arguments_are_checked_and_the_callback_copies():
     with pytest.raises(TypeError, match="`to` must be True"):
         JitToggle(1, to="auto")
-    with pytest.raises(ValueError, match="`at_epoch` must be >= 1"):
+    with pytest.raises(ValueError, match="`at_epoch` must be >= 0"):
         JitToggle(-1, to=True)
     with pytest.raises(ValueError, match="even and >= 4"):
         JitToggle.compare(epochs=5)

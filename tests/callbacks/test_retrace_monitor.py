@@ -14,6 +14,8 @@ from fastkeras.callbacks import RetraceMonitor
 
 X = np.random.RandomState(0).randn(103, 4).astype("float32")
 Y = X[:, :1]
+# One tier, so that nothing is compiled but the step.
+ONE = fk.perf.Execution(feed="stream", steps_per_launch=1)
 
 
 def network(base=fk.FastModel, **options):
@@ -87,6 +89,15 @@ def test_a_smaller_last_batch_is_one_trace_more(feed):
     assert "drop_remainder=True" in event.fix
     whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10, True)
     assert watch(network(), whole, epochs=3).events == []
+
+
+def test_under_xla_a_smaller_last_batch_is_one_compilation_more():
+    monitor = watch(network(jit_compile=True, perf=ONE), X, Y, 10, epochs=2)
+    (event,) = monitor.events
+    assert "traced and compiled by XLA again: the last batch" in str(event)
+    assert monitor.compiles == 2
+    whole = watch(network(jit_compile=True, perf=ONE), X[:40], Y[:40], 10)
+    assert (whole.compiles, whole.events) == (1, [])
 
 
 def test_the_message_names_function_argument_specs_step_and_fix():
@@ -212,7 +223,7 @@ def test_batch_sizes_through_train_on_batch_take_two_traces():
 def test_arguments_are_checked_and_the_callback_copies():
     with pytest.raises(ValueError, match="Did you mean 'warn'"):
         RetraceMonitor("warm")
-    with pytest.raises(ValueError, match="`limit` must be >= 1"):
+    with pytest.raises(ValueError, match="`limit` must be >= 0"):
         RetraceMonitor(limit=-1)
     twin = copy.deepcopy(RetraceMonitor("raise", limit=3))
     assert (twin.action, twin.limit, twin.events) == ("raise", 3, [])
