@@ -159,7 +159,7 @@ class Feature:
         """Changes what the model returns from a call."""
         return y_pred
 
-    def slices(self, batch):
+    def slices(self, model, batch):
         """Cuts a batch into a list of `Run`; None leaves it whole."""
         return None
 

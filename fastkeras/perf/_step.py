@@ -220,7 +220,7 @@ class Step:
 
     def _batch(self, model, batch):
         for feature in self.plan.features:
-            runs = feature.slices(batch)
+            runs = feature.slices(model, batch)
             if runs is not None:
                 return _sums.over(runs, lambda part: self._one(model, part))
         return self._one(model, batch)

@@ -189,11 +189,11 @@ def test_another_argument_makes_another_value(name):
             "buckets": {"buckets": (8,)},
             "layers": {"layers": "head"},
             "mode": {"layers": None, "mode": "all"},
-            "budget_bytes": {
-                "layers": None,
-                "mode": "budget",
-                "budget_bytes": 1,
-            },
+            "budget_bytes": {"budget_bytes": 1}
+            | {
+                "Microbatch": {"size": "auto"},
+                "Rematerialize": {"layers": None, "mode": "budget"},
+            }.get(name, {}),
         }.get(field.name) or {field.name: value + 1}
         assert dataclasses.replace(feature, **changes) != feature
 

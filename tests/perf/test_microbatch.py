@@ -160,6 +160,83 @@ def test_two_slices_stay_sparse():
     assert isinstance(optimizer.seen[0][0], tf.IndexedSlices)
 
 
+# The size that fits a budget.
+
+
+def deep():
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((4,))
+    for _ in range(4):
+        x = keras.layers.Dense(32, "tanh")(x)
+    return fk.FastModel(inputs, keras.layers.Dense(1)(x))
+
+
+def sizes_in(model, rows):
+    """The rows of the slices that a step on a batch is traced with."""
+    seen = []
+
+    class Seen(keras.losses.MeanSquaredError):
+        def call(self, y_true, y_pred):
+            seen.append(y_pred.shape[0])
+            return super().call(y_true, y_pred)
+
+    model.compile("sgd", Seen(), perf=list(model.perf.features))
+    fit(model, *_tools.real_data(rows), batch_size=rows)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("budget", "least", "most"),
+    [
+        # A row needs the 4 hidden layers of 32 floats, and a gradient of one or
+        # two of them; the gradients of the weights take 13 kB.
+        (100_000, 64, 170),
+        (40_000, 20, 52),
+        (10**9, 256, 256),
+    ],
+)
+def test_the_slice_fits_the_budget(budget, least, most):
+    model = deep()
+    model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=budget))
+    found = sizes_in(model, 256)
+    assert any(least <= n <= most for n in found if n not in (8, 16))
+
+
+def test_a_fitted_slice_equals_the_whole_batch():
+    x, y = _tools.real_data(64)
+    runs = []
+    for feature in ("auto", Microbatch("auto", budget_bytes=40_000)):
+        model = deep()
+        model.compile(sgd(), "mse", perf=feature)
+        fit(model, x, y, batch_size=64)
+        runs.append(model)
+    assert _tools.difference(*runs) < 1e-6
+
+
+def test_without_a_budget_the_batch_of_a_small_model_is_whole():
+    model = deep()
+    model.compile(sgd(), "mse", perf=Microbatch("auto"))
+    assert 64 in sizes_in(model, 64)
+
+
+def test_a_budget_below_one_row_says_the_least():
+    model = deep()
+    model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=1000))
+    text = r"budget_bytes=1000. Give at least (\d+): \d+ for the gradients"
+    with pytest.raises(ValueError, match=text) as caught:
+        fit(model, *_tools.real_data(64), batch_size=64)
+    least = int(str(caught.value).split("at least ")[1].split(":")[0])
+    model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=least))
+    fit(model, *_tools.real_data(64), batch_size=64)
+
+
+def test_a_budget_goes_with_auto_alone():
+    with pytest.raises(ValueError, match="`size` must be 'auto'"):
+        Microbatch(8, budget_bytes=100)
+    with pytest.raises(ValueError, match="`budget_bytes` must be >= 1"):
+        Microbatch("auto", budget_bytes=0)
+
+
 # Errors.
 
 
