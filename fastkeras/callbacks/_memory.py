@@ -13,6 +13,8 @@ except ImportError:
     # Windows has no such module; nothing is reported there.
     resource = None
 
+_ARRAYS = (tf.Tensor, np.ndarray)
+
 
 def resident():
     """Bytes of this process in memory; None where the system won't tell."""
@@ -45,11 +47,13 @@ def largest_list(least):
     """
     best = None, least
     for one in gc.get_objects():
-        if not isinstance(one, (list, collections.deque)) or not one:
+        if type(one) not in (list, collections.deque):
             continue
-        # The last alone is looked at, as there are many lists.
-        if isinstance(one[-1], (tf.Tensor, np.ndarray)):
-            size = sum(map(_size, one))
+        # Not by index: a list that another thread is still filling has holes.
+        members = gc.get_referents(one)
+        # The first alone is looked at, as there are many lists.
+        if members and issubclass(type(members[0]), _ARRAYS):
+            size = sum(map(_size, members))
             if size > best[1]:
                 best = one, size
     if best[0] is None:
@@ -72,7 +76,7 @@ def _name(one):
         names = holder if isinstance(holder, dict) else None
         if names is None:
             names = getattr(holder, "__dict__", None) or {}
-        for key, value in names.items():
+        for key, value in list(names.items()):
             if value is one and isinstance(key, str):
                 owner = f"{type(holder).__name__}."
                 if isinstance(holder, dict):

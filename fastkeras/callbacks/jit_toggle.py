@@ -159,7 +159,7 @@ class _JitComparison(Monitor):
         self._stop = self.clock.now()
 
     def after_epoch(self, epoch, logs):
-        if self.kept is not None:
+        if self.kept is not None or not self.done:
             return
         jit = len(self._times) % 2 == 1
         before = self._made.get(jit)

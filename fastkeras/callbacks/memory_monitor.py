@@ -102,6 +102,10 @@ class MemoryMonitor(Monitor):
         self._runner = self.model.train_function
 
     def after_batches(self):
+        if self._runner is None:
+            # The data is spent: an epoch without a batch.
+            self.traces.append(0)
+            return
         runner, made = made_so_far(self._runner)
         self._runner = None
         old, before = self._made

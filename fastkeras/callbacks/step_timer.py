@@ -165,10 +165,15 @@ for longer.
             self._fill(self._now(self.done))
 
     def after_batches(self):
+        if self._mark is None:
+            # The data is spent: an epoch without a batch.
+            return
         self._end = self._now(0)
         self._epoch.inside += self._end.seconds - self._epoch.first
 
     def after_epoch(self, epoch, logs):
+        if self._mark is None:
+            return
         if self._cold:
             self._warm_up(self.done - self._mark.steps)
         else:

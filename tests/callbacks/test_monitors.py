@@ -103,6 +103,22 @@ def test_batches_are_counted_by_index(base):
     assert totals == [(0, 10), (10, 10)]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_epoch_without_a_batch_is_no_error(name, tmp_path):
+    one = make(name, tmp_path)
+    one.set_params({"steps": 4})
+    model = network()
+    one.set_model(model)
+    model.make_train_function()
+    one.on_train_begin()
+    for epoch in range(2):
+        one.on_epoch_begin(epoch)
+        one.on_epoch_end(epoch, {"loss": 1.0})
+    one.on_train_end()
+    assert (one.done, one.seen) == (0, 0)
+    assert not [k for k, v in one.scalars().items() if v != v]
+
+
 def test_all_of_them_together_change_no_number(tmp_path):
     plain, watched = network(), network()
     plain.fit(X, Y, 64, epochs=3, shuffle=False, verbose=0)
