@@ -37,7 +37,7 @@ def encode(value, arrays):
         return value
     if kind is list:
         return [encode(v, arrays) for v in value]
-    if kind is tuple:
+    if isinstance(value, tuple):
         return {"tuple": [encode(v, arrays) for v in value]}
     if kind is dict:
         items = [

@@ -82,7 +82,8 @@ def is_finite(model, logs):
     if not np.all(np.isfinite(_host(logs).get("loss", 0.0))):
         return False
     return all(
-        np.all(np.isfinite(v.numpy())) for v in model.trainable_variables
+        np.all(np.isfinite(_locals(v)[0].numpy()))
+        for v in model.trainable_variables
     )
 
 
@@ -99,7 +100,7 @@ def _locals(variable):
 
 
 def _components(variable):
-    return [np.array(local) for local in _locals(variable)]
+    return [local.numpy() for local in _locals(variable)]
 
 
 # What must be the same.
@@ -142,7 +143,7 @@ def config_of(optimizer):
 
 def _plain(path):
     """A path without the counters that tell models of a process apart."""
-    return re.sub(r"_\d+(?=/|$)", "", path)
+    return re.sub(r"_\d+(?=[/_]|$)", "", path)
 
 
 def differences(old, new):

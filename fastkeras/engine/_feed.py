@@ -32,10 +32,12 @@ class Feed:
         left: Integer, the batches left in this epoch, or None.
         is_spent: True if the data can be gone through only once, and was.
         wait: `Wait`, the time spent on waiting for batches.
+        is_kept: Bool, whether a callback keeps the position.
     """
 
     name = None
     is_spent = False
+    is_kept = False
 
     def __init__(self, length, steps):
         self.length = length

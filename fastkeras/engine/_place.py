@@ -56,6 +56,7 @@ class Place:
         self._keepers = [
             c for c in callbacks.callbacks if isinstance(c, Keeper)
         ]
+        feed.is_kept = bool(self._keepers)
 
     def __enter__(self):
         for keeper in self._keepers:

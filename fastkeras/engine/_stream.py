@@ -27,6 +27,7 @@ _POSITION = (
     "_random",
     "_rest",
     "_rows",
+    "_saved",
     "_seen",
     "_within",
     "is_spent",
@@ -66,6 +67,7 @@ class Stream(Feed):
         self._begun = 0
         self._pulled = 0
         self._random = None
+        self._saved = None
         self._adapter = adapter
         self._once = private.keep_errors(adapter, self._keep_error)
         dataset = adapter.get_tf_dataset()
@@ -82,6 +84,8 @@ class Stream(Feed):
         self.left = self.num_batches
         if self._iterator is None or self.steps is None or self._rest == 0:
             self._begin_iterator()
+            if self.is_kept:
+                self._save_iterator()
             self._fresh = not self.is_spent
             self._rest = self.length
 
@@ -95,6 +99,7 @@ class Stream(Feed):
         self._iterator = iter(self._dataset)
         self._begun += 1
         self._pulled = 0
+        self._saved = None
 
     def rewind(self):
         """Makes the next epoch begin with the first batch."""
@@ -106,11 +111,22 @@ class Stream(Feed):
 
     def state(self):
         """The position, as plain values and arrays."""
-        state = {name: getattr(self, name) for name in _POSITION}
-        saved = None
         if self._iterator is not None:
-            saved = _iterators.save(self._iterator)
-        return {**state, "live": self._iterator is not None, "saved": saved}
+            self._save_iterator()
+        live = self._iterator is not None
+        return {"live": live, **{k: getattr(self, k) for k in _POSITION}}
+
+    def _save_iterator(self):
+        """Saves the iterator at this batch, or keeps what was saved before.
+
+        Once a shuffle has no rows left, TensorFlow leaves out the state of
+        its seeds, and later epochs would come in another order.
+        """
+        if self._saved is not None and self._saved.reason:
+            return
+        saved = _iterators.save(self._iterator, self._pulled)
+        if self._saved is None or saved.shuffles >= self._saved.shuffles:
+            self._saved = saved
 
     def restore(self, state):
         """Goes on from a position that `state` returned.
@@ -118,21 +134,21 @@ class Stream(Feed):
         Where the iterator could not be saved, the data is gone through again
         up to there, with the random numbers it began with.
         """
-        saved, live = state["saved"], state["live"]
-        self._repeat(
-            state["_epochs"] - state["_within"], state["_begun"] - live
-        )
-        if state["_within"]:
+        within, live = state["_within"], state["live"]
+        self._repeat(state["_epochs"] - within, state["_begun"] - live)
+        if within:
             self._begin_epoch()
-        if live and isinstance(saved, dict):
-            self._begin_iterator()
-            _iterators.restore(self._iterator, saved)
-        elif live:
+        if live:
             randomness.set_host_state(state["_random"])
             self._begin_iterator()
-            self._skip(state["_pulled"], saved)
+            saved = _iterators.Saved(*state["_saved"])
+            if not saved.reason:
+                _iterators.restore(self._iterator, saved)
+            self._skip(state["_pulled"] - saved.at, saved.reason)
         for name in _POSITION:
             setattr(self, name, state[name])
+        if self._saved is not None:
+            self._saved = _iterators.Saved(*self._saved)
 
     def _repeat(self, epochs, iterators):
         """Goes through what earlier epochs changed in the data.
@@ -150,7 +166,7 @@ class Stream(Feed):
                 self.end()
 
     def _skip(self, count, reason):
-        if count:
+        if count and reason:
             warn(
                 f"The position in the data can't be kept ({reason}): "
                 f"{count} batches are gone through again."
