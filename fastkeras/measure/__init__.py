@@ -10,6 +10,8 @@ Example:
 2.00 ms (±0.00, n=2)
 """
 
+from fastkeras.measure.batch_size import BatchSizes
+from fastkeras.measure.batch_size import find_batch_size
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.clock import ManualClock
 from fastkeras.measure.clock import Stopwatch
@@ -21,12 +23,14 @@ from fastkeras.measure.stats import ratio
 from fastkeras.measure.stats import summarize
 
 __all__ = [
+    "BatchSizes",
     "Clock",
     "ManualClock",
     "MemoryPlan",
     "Receipt",
     "Stopwatch",
     "Summary",
+    "find_batch_size",
     "memory",
     "ratio",
     "summarize",
