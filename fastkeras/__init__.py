@@ -2,7 +2,8 @@
 
 from fastkeras import callbacks
 from fastkeras import perf
+from fastkeras.advise import advise
 from fastkeras.model import FastModel
 
 __version__ = "0.1.0"
-__all__ = ["FastModel", "callbacks", "perf"]
+__all__ = ["FastModel", "advise", "callbacks", "perf"]

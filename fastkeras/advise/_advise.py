@@ -1,0 +1,51 @@
+"""fk.advise: what to change in a model, its data and how they are trained."""
+
+from fastkeras.advise import _trials
+from fastkeras.advise._facts import Facts
+from fastkeras.advise._rules import RULES
+
+
+def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
+    """Says what would make training faster, with the figures that say so.
+
+    The model is read, one step of it is traced and a few are run; weights,
+    optimizer, metrics and random states are as before afterwards. A dataset
+    that shuffles anew each time will have drawn once more.
+
+    Args:
+        model: A compiled `keras.Model`, a `FastModel` or not.
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays (each may be a
+            structure), a `tf.data.Dataset` of batches, or a
+            `keras.utils.PyDataset`.
+        batch_size: Integer >= 1, rows of a batch, of arrays. Defaults to
+            `32`.
+        steps: Integer >= 1, steps that are timed a turn. Defaults to `10`.
+        apply: Bool, whether each advice that leaves the mathematics alone
+            and is a setting of `compile` is tried: measured in turns after
+            warm-up, and kept if it is faster beyond the noise and the numbers
+            agree. The model is left with what was kept; a line for each is
+            logged (`logging.getLogger("fastkeras.advise")`) and stands in
+            `receipt`. Defaults to `False`.
+        clock: `fastkeras.measure.Clock`. Defaults to `None`: the real one.
+
+    Returns:
+        List of `Advice`, in the order in which to follow them: tracing, input
+        signature, XLA, half precision, memory.
+
+    Raises:
+        TypeError: If `data` is of another kind.
+        ValueError: If the model is not compiled, or there is no batch.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", run_eagerly=True)
+    >>> for advice in advise(model, (np.ones((5, 2)), np.ones(5)), 4):
+    ...     print(advice.rule)
+    eager
+    last batch
+    """
+    facts = Facts(model, data, batch_size, steps, clock)
+    found = [advice for rule in RULES if (advice := rule(facts)) is not None]
+    return _trials.try_all(facts, found) if apply else found

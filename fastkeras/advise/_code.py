@@ -1,0 +1,116 @@
+"""What the user's own step does, read from its source.
+
+Looked at are `call`, `train_step`, `compute_loss` and `compute_metrics` of the
+model and its layers, losses and metrics that are functions, and the methods
+they call on `self`. Code of Keras, TensorFlow and this package is left out.
+"""
+
+import ast
+import inspect
+import textwrap
+
+from fastkeras._lib import private
+
+_ENTRIES = ("call", "train_step", "compute_loss", "compute_metrics")
+_LIBRARIES = ("keras", "tensorflow", "fastkeras")
+_MAKERS = {"Variable", "add_weight", "add_variable"}
+
+
+class Code:
+    """The calls in the user's functions that are part of a step.
+
+    Args:
+        model: A compiled model.
+    """
+
+    def __init__(self, model):
+        self.functions = {}
+        for owner in private.flat_layers(model):
+            for name in _ENTRIES:
+                self._add_method(type(owner), name)
+        for function in private.tree.flatten(getattr(model, "loss", None)):
+            if inspect.isfunction(function):
+                self._add(function.__qualname__, function)
+        self._lists = _lists(model, self.functions.values())
+
+    def _add_method(self, cls, name):
+        function = getattr(cls, name, None)
+        if inspect.isfunction(function):
+            self._add(f"{cls.__name__}.{name}", function, cls)
+
+    def _add(self, name, function, cls=None):
+        function = inspect.unwrap(function)
+        package = (function.__module__ or "").partition(".")[0]
+        if name in self.functions or package in _LIBRARIES:
+            return
+        self.functions[name] = function
+        for call in _calls(function):
+            if cls is not None and _written(call).startswith("self."):
+                self._add_method(cls, _written(call).removeprefix("self."))
+
+    @property
+    def lists(self):
+        """Dict of name to the Python lists these functions can add to."""
+        return self._lists
+
+    def prints(self):
+        """Where plain `print` is called."""
+        return self._where(lambda call: _written(call) == "print")
+
+    def fetches(self):
+        """Where `.numpy()` is called."""
+        return self._where(
+            lambda call: (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr == "numpy"
+                and not call.args
+            )
+        )
+
+    def makes_variables(self):
+        """Where a variable is made."""
+        return self._where(
+            lambda call: _written(call).rpartition(".")[2] in _MAKERS
+        )
+
+    def _where(self, is_one):
+        found = []
+        for name, function in self.functions.items():
+            first = function.__code__.co_firstlineno
+            found += [
+                f"{name} (line {first + call.lineno - 1})"
+                for call in _calls(function)
+                if is_one(call)
+            ]
+        return found
+
+
+def _calls(function):
+    """The calls in a function's source; none where there is no source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        nodes = ast.walk(ast.parse(source))
+    except (OSError, SyntaxError):
+        # Typed into a prompt, or a lambda in the middle of an expression.
+        return []
+    return [node for node in nodes if isinstance(node, ast.Call)]
+
+
+def _written(call):
+    return ast.unparse(call.func)
+
+
+def _lists(model, functions):
+    found = {}
+    for layer in private.flat_layers(model):
+        if type(layer).__module__.partition(".")[0] in _LIBRARIES:
+            continue
+        for name, value in vars(layer).items():
+            if isinstance(value, list) and not name.startswith("_"):
+                found[f"{type(layer).__name__}.{name}"] = value
+    for function in functions:
+        seen = inspect.getclosurevars(function)
+        for name, value in {**seen.globals, **seen.nonlocals}.items():
+            if isinstance(value, list):
+                found[name] = value
+    return found

@@ -1,0 +1,133 @@
+"""Rules on a device that is busy: XLA, half precision, larger batches."""
+
+from fastkeras.advise._advice import Advice
+from fastkeras.engine._tiers import xla_refusal
+
+#: The smallest `epsilon` that still counts beside a float16 slot.
+LEAST_EPSILON = 1e-4
+#: A batch of twice the rows is worth it below so many times the seconds.
+CHEAP_DOUBLE = 1.4
+
+
+def xla(facts):
+    model = facts.model
+    measured = facts.is_fast and facts.requested_jit == "auto"
+    if model.jit_compile or measured or xla_refusal(model):
+        return None
+    if not facts.is_device_bound:
+        return None
+    settings = {"jit_compile": True}
+    return Advice(
+        "XLA",
+        f"a step of {facts.times.step} is {1 - facts.times.dispatch:.0%} "
+        "computing, operation by operation: XLA is off",
+        "operations are fused; measure it, as some models lose",
+        "perf='auto' (a FastModel measures it), or compile(jit_compile=True)",
+        settings=settings,
+    )
+
+
+def xla_layers(facts):
+    names = facts.without_jit
+    if not names or facts.requested_jit is False:
+        return None
+    return Advice(
+        "layers that turn XLA off",
+        f"supports_jit=False: {', '.join(names)}; the whole step runs without "
+        "XLA",
+        "XLA for the rest of the model",
+        "move them into `dataset.map`, before the model",
+    )
+
+
+def xla_requested(facts):
+    """XLA was asked for, and does not run."""
+    if facts.requested_jit is not True or (
+        facts.model.jit_compile and not facts.is_eager
+    ):
+        return None
+    reason = (
+        "steps run eagerly"
+        if facts.is_eager
+        else xla_refusal(facts.model) or "Keras turned it off"
+    )
+    return Advice(
+        "XLA requested but off",
+        f"jit requested True, effective False: {reason}",
+        "what was asked for",
+        "compile(run_eagerly=False)"
+        if facts.is_eager
+        else "move these layers into `dataset.map`, or ask for it no more",
+    )
+
+
+def mixed_precision(facts):
+    if not facts.gpus or facts.policies - {"float32"}:
+        return None
+    if not facts.is_device_bound:
+        return None
+    return Advice(
+        "mixed precision",
+        f"all layers compute in float32 on {facts.gpus} GPU(s), and a step of "
+        f"{facts.times.step} is {1 - facts.times.dispatch:.0%} computing",
+        "1.5 to 3 times as fast on a GPU with Tensor Cores, half the memory "
+        "of the activations",
+        "perf='mixed_float16' (or 'mixed_bfloat16')",
+        mathematics="changed",
+    )
+
+
+def larger_batch(facts):
+    if not facts.is_device_bound or facts.data.rows >= 1024:
+        return None
+    ratio = facts.seconds_of_double / facts.times.step.median
+    if ratio >= CHEAP_DOUBLE:
+        return None
+    return Advice(
+        "larger batch",
+        f"twice {facts.data.rows} rows take {ratio:.2f} times as long",
+        f"{2 / ratio:.2g} times the rows a second",
+        f"batch_size={2 * facts.data.rows}, with a learning rate to match",
+        mathematics="changed",
+    )
+
+
+def half_outputs(facts):
+    outputs = getattr(facts.model, "outputs", None) or []
+    half = [
+        t._keras_history.operation.name
+        for t in outputs
+        if t._keras_history.operation.compute_dtype == "float16"
+    ]
+    if not half or (facts.is_fast and _casts(facts.model.perf)):
+        return None
+    return Advice(
+        "float16 outputs",
+        f"the outputs of {', '.join(half)} are float16: a softmax or a loss "
+        "overflows at 65504",
+        "a finite loss, and a loss scale that stays high",
+        "dtype='float32' on the last activation, or perf='mixed_float16', "
+        "which does it",
+        mathematics="changed",
+    )
+
+
+def _casts(plan):
+    return any(f.__class__.__name__ == "MixedPrecision" for f in plan.features)
+
+
+def pure_half(facts):
+    half = [
+        v.path for v in facts.model.trainable_variables if v.dtype == "float16"
+    ]
+    epsilon = getattr(facts.optimizer, "epsilon", None)
+    if not half or epsilon is None or epsilon >= LEAST_EPSILON:
+        return None
+    return Advice(
+        "float16 variables",
+        f"{len(half)} variables such as {half[0]} are float16, where "
+        f"epsilon={epsilon:g} of the optimizer is lost",
+        "no NaN from a division by 0",
+        "float32 variables (perf='mixed_float16'), or epsilon=1e-4 or more",
+        mathematics="changed",
+    )

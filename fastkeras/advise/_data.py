@@ -1,0 +1,123 @@
+"""The data that advice is asked for: its batches, shapes and pipeline."""
+
+import functools
+import itertools
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib.private import tree
+
+#: Batches that are kept, and batches whose shapes are looked at.
+KEPT, SEEN = 8, 64
+
+
+class Data:
+    """Batches from arrays, a dataset or a PyDataset.
+
+    Args:
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays (each may be a
+            structure), a `tf.data.Dataset` of batches, or a
+            `keras.utils.PyDataset`.
+        batch_size: Integer >= 1, of arrays.
+
+    Raises:
+        TypeError: If `data` is something else, such as a generator, which
+            can't be gone through a second time.
+        ValueError: If there is no batch.
+    """
+
+    def __init__(self, data, batch_size):
+        checks.positive_int(batch_size, "batch_size", "Leave it out for 32.")
+        self.is_arrays = isinstance(data, (tuple, list))
+        if not self.is_arrays and not isinstance(
+            data, (tf.data.Dataset, keras.utils.PyDataset)
+        ):
+            raise TypeError(
+                checks.message(
+                    "`data` must be (x, y) of arrays, a tf.data.Dataset of "
+                    "batches, or a keras.utils.PyDataset",
+                    f"{type(data).__name__}",
+                    "Wrap a generator with `tf.data.Dataset.from_generator`.",
+                )
+            )
+        self.dataset = data
+        if self.is_arrays:
+            self.dataset = tf.data.Dataset.from_tensor_slices(
+                tuple(data)
+            ).batch(batch_size)
+
+    def __iter__(self):
+        dataset = self.dataset
+        if isinstance(dataset, tf.data.Dataset):
+            yield from dataset
+            return
+        count = dataset.num_batches
+        for k in itertools.count() if count is None else range(count):
+            yield tree.map_structure(
+                lambda t: None if t is None else tf.convert_to_tensor(t),
+                dataset[k],
+            )
+
+    @functools.cached_property
+    def _seen(self):
+        batches, specs = [], []
+        for batch in itertools.islice(self, SEEN + 1):
+            if len(batches) < KEPT:
+                batches.append(batch)
+            specs.append(_spec(batch))
+        if not specs:
+            raise ValueError(
+                checks.message(
+                    "`data` must hold at least one batch",
+                    "no batch",
+                    "Look at the pipeline: a filter or a file list may be "
+                    "empty.",
+                )
+            )
+        return batches, specs
+
+    @property
+    def batches(self):
+        """The first batches, a list of structures of tensors."""
+        return self._seen[0]
+
+    @property
+    def batch(self):
+        """The first batch."""
+        return self.batches[0]
+
+    @property
+    def rows(self):
+        """Integer, rows of the first batch."""
+        return self.specs[0][0][0][0]
+
+    @property
+    def specs(self):
+        """Of each batch that was seen, shape and dtype of its tensors."""
+        return self._seen[1][:SEEN]
+
+    @property
+    def is_whole(self):
+        """Whether all batches of an epoch were seen."""
+        return len(self._seen[1]) <= SEEN
+
+    @functools.cached_property
+    def last(self):
+        """Shape and dtype in the last batch, or None if it is not known."""
+        if self.is_whole:
+            return self.specs[-1]
+        if not self.is_arrays:
+            return None
+        count = int(self.dataset.cardinality())
+        (batch,) = self.dataset.skip(count - 1)
+        return _spec(batch)
+
+
+def _spec(batch):
+    return tuple(
+        (tuple(t.shape), t.dtype.name)
+        for t in tree.flatten(batch)
+        if t is not None
+    )

@@ -1,0 +1,168 @@
+"""Facts: all that the rules read, gathered once and only when asked for."""
+
+import contextlib
+import functools
+
+import keras
+import tensorflow as tf
+
+from fastkeras import measure
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib import private_runtime
+from fastkeras.advise import _graph
+from fastkeras.advise import _state
+from fastkeras.advise import _times
+from fastkeras.advise._code import Code
+from fastkeras.advise._data import Data
+from fastkeras.engine._resident import free_memory
+
+
+class Facts:
+    """Reads a model, its data, and the traced graph of its step.
+
+    What takes time (a trace, a few steps) happens when a rule first asks.
+    The state of the model is put back each time.
+
+    Args:
+        model: A compiled `keras.Model`.
+        data: See `Data`.
+        batch_size: Integer, of arrays. Defaults to `32`.
+        steps: Integer, steps that are timed a turn. Defaults to `10`.
+        clock: `fastkeras.measure.Clock`. Defaults to `None`: the real one.
+        **known: Facts that are known already, by name.
+    """
+
+    def __init__(
+        self, model, data, batch_size=32, steps=10, clock=None, **known
+    ):
+        if not getattr(model, "compiled", False):
+            raise ValueError(
+                checks.message(
+                    "Advice is about a compiled `keras.Model`",
+                    f"{type(model).__name__} that is not compiled",
+                    "Call `model.compile(...)` first.",
+                )
+            )
+        checks.positive_int(steps, "steps", "Leave it out for 10.")
+        self.model = model
+        self.data = Data(data, batch_size)
+        self.steps = steps
+        self.clock = clock or measure.Clock()
+        vars(self).update(known)
+        self._build()
+
+    def _build(self):
+        """Makes the variables of the model and the optimizer."""
+        model = self.model
+        if not model.built:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(self.data.batch)
+            with _graph.shortened(self.code.lists):
+                private.forward(model, x, False)
+        if model.optimizer is not None and not model.optimizer.built:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+
+    # The model.
+
+    @property
+    def is_fast(self):
+        """Whether fastkeras runs the steps: not Keras itself."""
+        plan = getattr(self.model, "perf", None)
+        return plan is not None and not plan.is_keras
+
+    @property
+    def is_eager(self):
+        return bool(self.model.run_eagerly or tf.config.functions_run_eagerly())
+
+    @property
+    def requested_jit(self):
+        """What was asked for, as far as it is known: True, False, "auto"."""
+        if hasattr(self.model, "requested_jit"):
+            return self.model.requested_jit
+        # Keras keeps only what it came to.
+        return bool(self.model.jit_compile) or "auto"
+
+    @functools.cached_property
+    def layers(self):
+        """All layers, without the model itself."""
+        flat = private.flat_layers(self.model)
+        return [layer for layer in flat if layer is not self.model]
+
+    @property
+    def without_jit(self):
+        """Names of the layers that XLA can't compile."""
+        return [x.name for x in self.layers if not x.supports_jit]
+
+    @property
+    def optimizer(self):
+        """The optimizer, below one that scales the loss."""
+        return private.inner_optimizer(self.model.optimizer)
+
+    @property
+    def policies(self):
+        """Names of the dtype policies of the layers."""
+        return {layer.dtype_policy.name for layer in self.layers}
+
+    @functools.cached_property
+    def gpus(self):
+        return len(tf.config.list_physical_devices("GPU"))
+
+    @functools.cached_property
+    def free_memory(self):
+        """Bytes of the host's memory that are free."""
+        return free_memory()
+
+    # The step.
+
+    @contextlib.contextmanager
+    def undisturbed(self):
+        """What happens in it to the model's state is undone."""
+        with _state.kept(self.model), _graph.shortened(self.code.lists):
+            yield
+
+    @functools.cached_property
+    def code(self):
+        return Code(self.model)
+
+    @functools.cached_property
+    def traced(self):
+        with self.undisturbed():
+            return _graph.trace(self.model, self.data.batch, self.code.lists)
+
+    @functools.cached_property
+    def times(self):
+        """`Times`, or None for a step that runs eagerly."""
+        if self.is_eager or self.traced.error:
+            return None
+        with self.undisturbed():
+            return _times.measure_times(
+                self.model, self.data, self.steps, self.clock
+            )
+
+    @functools.cached_property
+    def seconds_of_double(self):
+        """Seconds of a step on a batch twice as large."""
+        with self.undisturbed():
+            return _times.seconds_of_rows(
+                self.model, self.data.batch, 2, self.steps, self.clock
+            )
+
+    @functools.cached_property
+    def stages(self):
+        """Pairs of the name of a stage of the pipeline, and its seconds."""
+        if not isinstance(self.data.dataset, tf.data.Dataset):
+            return [(type(self.data.dataset).__name__, 0.0)]
+        return _times.stage_seconds(
+            private_runtime.stages(self.data.dataset),
+            self.data.rows,
+            self.clock,
+        )
+
+    @property
+    def is_device_bound(self):
+        """Whether the device is busy most of the time."""
+        times = self.times
+        return (
+            times is not None and times.dispatch <= 0.3 and times.input <= 0.2
+        )

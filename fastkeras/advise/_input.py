@@ -1,0 +1,117 @@
+"""Rules on the data: shapes that vary, epochs that end, input that is late."""
+
+from fastkeras.advise._advice import Advice
+
+#: Share of the time with its input that a step waits, above which it is told.
+WAIT = 0.2
+
+_PYTHON_STAGE = "runs Python, whose lock lets parallel calls gain nothing: "
+_FIXES = {
+    "FlatMap": _PYTHON_STAGE + "write the rows as TFRecord once, or `.cache()`",
+    "Generator": _PYTHON_STAGE
+    + "write the rows as TFRecord once, or `.cache()`",
+    "Map": "`.map(f, num_parallel_calls=tf.data.AUTOTUNE)`, after `.batch` "
+    "if f can take a batch, then `.prefetch(tf.data.AUTOTUNE)`",
+    "ParallelMap": "`.cache()` after it if its output fits in memory; map "
+    "batches instead of rows",
+    "Shuffle": "a smaller buffer, and shuffle before the rows are decoded",
+    "Filter": "filter once and store the result, or `.cache()`",
+}
+_FIX = "`.cache()` after it, and `.prefetch(tf.data.AUTOTUNE)` at the end"
+
+
+def retraces(facts):
+    """Lengths, dtypes or structures that differ from batch to batch."""
+    kinds = {_without_rows(spec) for spec in facts.data.specs}
+    if len(kinds) == 1:
+        return None
+    first, second = sorted(kinds, key=str)[:2]
+    dtypes = {tuple(dtype for _, dtype in spec) for spec in kinds}
+    change = (
+        "cast in the pipeline, so that all batches have one dtype"
+        if len(dtypes) > 1
+        else "perf=[perf.PadBatches(multiple_of=16)], or "
+        "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`;"
+        " `Execution(signature='pin')` then makes a new shape an error"
+    )
+    return Advice(
+        "retraces",
+        f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
+        f"such as {_text(first)} and {_text(second)}",
+        "one trace, and under XLA few compilations",
+        change,
+    )
+
+
+def last_batch(facts):
+    first, last = facts.data.specs[0], facts.data.last
+    if last is None or _without_rows(first) != _without_rows(last):
+        return None
+    rows, of_last = first[0][0][:1], last[0][0][:1]
+    pads = facts.is_fast and facts.model.perf.pads
+    if rows == of_last or pads:
+        return None
+    compiled = facts.model.jit_compile and not facts.is_eager
+    return Advice(
+        "last batch",
+        f"the last batch has {of_last[0]} rows, the others {rows[0]}: one more "
+        + ("trace and one more XLA compilation" if compiled else "trace"),
+        "one shape in all epochs",
+        "perf=[perf.PadBatches()] trains on the same rows; "
+        "`batch(n, drop_remainder=True)` leaves some out",
+    )
+
+
+def shapes_under_xla(facts):
+    """XLA compiles each concrete shape, also where a dimension is open."""
+    asked = facts.requested_jit is True or facts.model.jit_compile
+    shapes = set(facts.data.specs)
+    if not asked or len(shapes) == 1 or facts.is_eager:
+        return None
+    if facts.is_fast and facts.model.perf.pads:
+        return None
+    more = "" if facts.data.is_whole else "at least "
+    return Advice(
+        "shapes under XLA",
+        f"{more}{len(shapes)} shapes of batches: XLA compiles each, whatever "
+        "the signature leaves open",
+        f"1 compilation or few instead of {len(shapes)}",
+        "perf=[perf.PadBatches(multiple_of=16)], or pad to buckets; "
+        "`drop_remainder=True`",
+    )
+
+
+def input_wait(facts):
+    times = facts.times
+    if times is None or times.input <= WAIT:
+        return None
+    name, seconds = max(facts.stages, key=lambda stage: stage[1])
+    return Advice(
+        "input wait",
+        f"a step of {times.step} waits {times.wait * 1e3:.3g} ms for its "
+        f"batch ({times.input:.0%} of the time); the stage {name} takes most "
+        f"of it, {seconds * 1e3:.3g} ms a batch",
+        f"up to {1 / (1 - times.input):.2g} times as fast",
+        f"{name}: {_FIXES.get(name, _FIX)}",
+    )
+
+
+def one_step_epochs(facts):
+    if len(facts.data.specs) > 1:
+        return None
+    return Advice(
+        "epochs of one step",
+        "an epoch is one step, so what is done once an epoch (metrics, logs, "
+        "callbacks) is done every step",
+        "several times as fast for a small model",
+        "dataset.repeat(k) (k times the arrays) and k times fewer epochs"
+        + ("" if facts.is_fast else ", with steps_per_execution=k"),
+    )
+
+
+def _without_rows(spec):
+    return tuple((shape[1:], dtype) for shape, dtype in spec)
+
+
+def _text(spec):
+    return ", ".join(f"{dtype} (None, {str(s)[1:]}" for s, dtype in spec)

@@ -1,0 +1,35 @@
+"""The rules, in the order of the field's practice.
+
+First what keeps the step from being a graph, then its signature and input,
+then XLA, then half precision, then memory.
+"""
+
+from fastkeras.advise import _compute
+from fastkeras.advise import _input
+from fastkeras.advise import _memory
+from fastkeras.advise import _tracing
+
+RULES = (
+    _tracing.eager,
+    _tracing.sync_points,
+    _tracing.python_print,
+    _tracing.grown_list,
+    _tracing.variables_in_call,
+    _tracing.dispatch,
+    _input.one_step_epochs,
+    _input.retraces,
+    _input.last_batch,
+    _input.shapes_under_xla,
+    _input.input_wait,
+    _compute.xla_requested,
+    _compute.xla_layers,
+    _tracing.many_small_variables,
+    _compute.xla,
+    _compute.pure_half,
+    _compute.half_outputs,
+    _compute.mixed_precision,
+    _compute.larger_batch,
+    _memory.activations,
+    _memory.frozen_prefix,
+    _memory.dense_table,
+)

@@ -1,0 +1,169 @@
+"""Rules on Python around and inside the step: it should be traced once.
+
+A rule is a function of `Facts` that returns an `Advice` or None.
+"""
+
+import math
+import statistics
+
+import tensorflow as tf
+
+from fastkeras.advise._advice import Advice
+
+#: Share of a step in Python and dispatch above which it is worth a change.
+DISPATCH = 0.3
+#: From so many variables on, of so few entries in the middle, an update is
+#: made of small operations.
+MANY, SMALL = 100, 4096
+
+
+def eager(facts):
+    if not facts.is_eager:
+        return None
+    where = (
+        "run_eagerly=True in compile"
+        if facts.model.run_eagerly
+        else "tf.config.run_functions_eagerly(True)"
+    )
+    name, size = facts.traced.largest
+    activation = (
+        f"; the largest activation, {name}, takes {size / 2**20:.3g} MB, and "
+        "every one of them lives as a tensor of Python's"
+        if size
+        else ""
+    )
+    by_compile = not tf.config.functions_run_eagerly()
+    return Advice(
+        "eager",
+        f"every operation is run from Python: {where}{activation}",
+        "several times as fast for small layers; memory is freed earlier",
+        "compile(run_eagerly=False)"
+        if by_compile
+        else "tf.config.run_functions_eagerly(False)",
+        settings={"run_eagerly": False} if by_compile else {},
+    )
+
+
+def sync_points(facts):
+    found = [f".numpy() in {where}" for where in facts.code.fetches()]
+    if facts.traced.python:
+        found.append(
+            f"{facts.traced.python} py_function or numpy_function in the graph"
+        )
+    if facts.traced.error:
+        found.append(f"the step can't be traced ({facts.traced.error})")
+    if not found:
+        return None
+    return Advice(
+        "sync points",
+        "; ".join(found),
+        "the device no longer waits for Python in each step, and XLA becomes "
+        "possible",
+        "write it with TensorFlow operations, or move it to a callback or "
+        "into `dataset.map`",
+    )
+
+
+def python_print(facts):
+    where = facts.code.prints()
+    if not where:
+        return None
+    return Advice(
+        "plain print",
+        f"print in {', '.join(where)}: in a graph it runs while the step is "
+        "traced and never again; run eagerly it waits for the device",
+        "output that means what it seems to",
+        "take it out; to look at values, `tf.print` or a callback",
+    )
+
+
+def grown_list(facts):
+    if not facts.traced.grown:
+        return None
+    return Advice(
+        "Python list in the graph",
+        f"{', '.join(facts.traced.grown)} grew while the step was traced: it "
+        "holds symbolic tensors, gets nothing in later steps, and keeps the "
+        "graph alive",
+        "no leak of graphs; values of every step instead of the first",
+        "keep the value in a `keras.metrics.Metric` or a variable, or return "
+        "it from `train_step` among the logs",
+    )
+
+
+def variables_in_call(facts):
+    where = facts.code.makes_variables()
+    if not where:
+        return None
+    return Advice(
+        "variables made in the step",
+        f"a variable is made in {', '.join(where)}: the first step is traced "
+        "twice, and Keras trains and saves no `tf.Variable`",
+        "one trace",
+        "make it in `build` or `__init__` with `self.add_weight`",
+    )
+
+
+def many_small_variables(facts):
+    variables = facts.model.trainable_variables
+    sizes = [math.prod(v.shape) for v in variables]
+    if len(sizes) < MANY or statistics.median(sizes) > SMALL:
+        return None
+    if facts.model.jit_compile or (
+        facts.is_fast and facts.requested_jit == "auto"
+    ):
+        return None
+    how = (
+        "the optimizer's update runs eagerly, operation by operation"
+        if facts.is_eager
+        else "the optimizer's update is thousands of small operations"
+    )
+    settings = {} if facts.without_jit else {"jit_compile": True}
+    if facts.is_eager:
+        settings["run_eagerly"] = False
+    return Advice(
+        "many small variables",
+        f"{len(sizes)} trainable variables, half of them of at most "
+        f"{statistics.median(sizes):.0f} entries: {how}",
+        "XLA fuses the update into few operations",
+        "compile(jit_compile=True)"
+        + (", run_eagerly=False" if facts.is_eager else ""),
+        settings=settings,
+    )
+
+
+def dispatch(facts):
+    times = facts.times
+    if times is None or times.dispatch <= DISPATCH or _runs_loops(facts):
+        return None
+    evidence = (
+        f"{times.dispatch:.0%} of a step of {times.step} is Python and "
+        f"dispatch; in a loop in the graph it takes {times.device * 1e3:.3g} ms"
+    )
+    gain = f"up to {1 / (1 - times.dispatch):.2g} times as fast"
+    if facts.is_fast:
+        return Advice(
+            "dispatch",
+            evidence,
+            gain,
+            "Execution(steps_per_launch='auto', signature='relax')",
+            settings={
+                "execution": {"steps_per_launch": "auto", "signature": "relax"}
+            },
+        )
+    return Advice(
+        "dispatch",
+        evidence,
+        gain,
+        "FastModel.from_keras(model) with perf='auto', or "
+        "compile(steps_per_execution=32)",
+        settings={"steps_per_execution": 32},
+    )
+
+
+def _runs_loops(facts):
+    """Whether several steps go into one call already, or are tried."""
+    if not facts.is_fast:
+        return facts.model.steps_per_execution > 1
+    execution = facts.model.perf.execution
+    return execution.steps_per_launch != 1 and not execution.pins

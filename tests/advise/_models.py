@@ -1,0 +1,131 @@
+"""Small models that a rule fires on, or does not."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras.advise._facts import Facts
+from fastkeras.advise._times import Times
+from fastkeras.measure import Summary
+
+ROWS = 8
+
+
+def times(step=4.0, device=4.0, wait=0.0):
+    """Times in milliseconds; those given are of a busy device."""
+    return Times(
+        Summary(step * 1e-3, step * 1e-3, step * 1e-3, 9),
+        device * 1e-3,
+        wait * 1e-3,
+    )
+
+
+def arrays(rows=2 * ROWS, width=4):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(rows, width)).astype("float32")
+    return x, x[:, :1] * 2
+
+
+def dense(cls=keras.Model, layers=(), width=4, optimizer="adam", **options):
+    """A model of the layers and a head, compiled."""
+    inputs = hidden = keras.Input((width,))
+    for layer in layers:
+        hidden = layer(hidden)
+    model = cls(inputs, keras.layers.Dense(1, name="head")(hidden))
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def fast(perf="auto", **options):
+    return dense(fk.FastModel, perf=perf, **options)
+
+
+def facts(model=None, data=None, **known):
+    known = {"times": times(), "seconds_of_double": 8e-3, **known}
+    model = dense() if model is None else model
+    data = arrays() if data is None else data
+    return Facts(model, data, ROWS, **known)
+
+
+def calling(layer, **options):
+    """Facts of a model with a layer of the user's."""
+    return facts(dense(layers=[layer], **options))
+
+
+class Fetching(keras.layers.Layer):
+    def compute_output_shape(self, shape):
+        return shape
+
+    def call(self, x):
+        return x * float(tf.reduce_sum(x).numpy())
+
+
+class InPython(keras.layers.Layer):
+    def call(self, x):
+        out = tf.numpy_function(lambda a: a, [x], tf.float32)
+        out.set_shape(x.shape)
+        return out
+
+
+class Printing(keras.layers.Layer):
+    def call(self, x):
+        return self.helper(x)
+
+    def helper(self, x):
+        print("shape", x.shape)
+        return x
+
+
+class Collecting(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def call(self, x):
+        self.seen.append(x)
+        return x
+
+
+class Making(keras.layers.Layer):
+    scale = None
+
+    def call(self, x):
+        if self.scale is None:
+            self.scale = tf.Variable(1.0)
+        return x * self.scale
+
+
+class Proper(keras.layers.Layer):
+    """Does none of the above: what looks like it happens outside the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = [1, 2]
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        print("", end="")
+
+    def call(self, x):
+        return x * self.scale
+
+
+class Eager(keras.Model):
+    """Computes one thing run eagerly, and another in a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.head(x) * (1.0 if tf.executing_eagerly() else 2.0)
+
+
+class NoJit(keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.supports_jit = False
+
+    def call(self, x):
+        return x

@@ -1,0 +1,270 @@
+"""fk.advise as a whole: order, state, times, and trying what it advises."""
+
+import logging
+import random
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras.advise import _state
+from fastkeras.advise._data import Data
+from fastkeras.advise._facts import Facts
+from fastkeras.advise._graph import step_function
+from fastkeras.advise._rules import RULES
+from fastkeras.measure import ManualClock
+from tests.advise._models import ROWS
+from tests.advise._models import Eager
+from tests.advise._models import arrays
+from tests.advise._models import dense
+from tests.advise._models import fast
+
+
+class Ticking(ManualClock):
+    """Each reading is one second after the one before."""
+
+    def now(self):
+        self.advance(1.0)
+        return super().now()
+
+
+class Slowed(ManualClock):
+    """Time passes by what the model's settings are said to cost."""
+
+    def __init__(self, model, seconds):
+        super().__init__()
+        self.model, self.seconds = model, seconds
+
+    def now(self):
+        self.advance(self.seconds(self.model))
+        return super().now()
+
+
+def eager_is_slow(model):
+    return 1.0 if model.run_eagerly else 0.1
+
+
+def eager_is_fast(model):
+    return 0.1 if model.run_eagerly else 1.0
+
+
+def random_model(cls=keras.Model, **options):
+    return dense(
+        cls,
+        [keras.layers.Dropout(0.5, seed=3)],
+        optimizer="adam",
+        metrics=["mae"],
+        **options,
+    )
+
+
+def snapshot(model):
+    arrays_ = [v.numpy() for v in _state.variables(model)]
+    return arrays_, random.getstate(), np.random.get_state()[1].tolist()
+
+
+def same(one, other):
+    pairs = zip(one[0], other[0], strict=True)
+    return all((a == b).all() for a, b in pairs) and one[1:] == other[1:]
+
+
+def trained(model):
+    model.fit(*arrays(), batch_size=ROWS, epochs=1, verbose=0)
+    return model
+
+
+# What it leaves behind.
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (keras.Model, {}),
+        (fk.FastModel, {"perf": "mixed_float16"}),
+        (keras.Model, {"run_eagerly": True}),
+    ],
+    ids=["keras", "fast", "eager"],
+)
+def test_the_state_is_as_before(cls, options):
+    model = trained(random_model(cls, **options))
+    before = snapshot(model)
+    fk.advise(model, arrays(), ROWS, steps=2)
+    assert same(before, snapshot(model))
+
+
+def test_without_putting_back_the_state_would_differ():
+    model = trained(random_model())
+    before = snapshot(model)
+    step_function(model)(Data(arrays(), ROWS).batch)
+    assert not same(before, snapshot(model))
+
+
+def test_training_after_advice_is_training_without_it():
+    def run(advised):
+        keras.utils.set_random_seed(7)
+        model = random_model()
+        if advised:
+            fk.advise(model, arrays(), ROWS, steps=2)
+        return trained(model).get_weights()
+
+    for one, other in zip(run(True), run(False), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_list_of_the_users_is_as_before():
+    seen = []
+
+    def loss(y, y_pred):
+        seen.append(y_pred)
+        return keras.ops.mean(y - y_pred)
+
+    model = dense()
+    model.compile("sgd", loss)
+    found = fk.advise(model, arrays(), ROWS, steps=1)
+    assert "Python list in the graph" in [a.rule for a in found]
+    assert seen == []
+
+
+# What it says.
+
+
+def test_advice_comes_in_the_order_of_practice():
+    model = dense(
+        layers=[keras.layers.Dense(2) for _ in range(50)],
+        optimizer="sgd",
+        run_eagerly=True,
+    )
+    found = fk.advise(model, arrays(2 * ROWS + 1), ROWS)
+    rules = [advice.rule for advice in found]
+    assert rules == ["eager", "last batch", "many small variables"]
+    names = [rule.__name__ for rule in RULES]
+    order = ["eager", "last_batch", "xla", "mixed_precision", "activations"]
+    assert sorted(order, key=names.index) == order
+
+
+def test_advice_prints_and_becomes_a_dict():
+    (advice, *_) = fk.advise(dense(run_eagerly=True), arrays(), ROWS)
+    assert str(advice).startswith("eager: every operation is run from Python")
+    assert advice.to_dict()["settings"] == {"run_eagerly": False}
+
+
+def test_an_unbuilt_model_is_advised():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    fk.advise(model, arrays(), ROWS, steps=1)
+    assert model.built
+
+
+def test_a_pydataset_is_advised():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return tuple(a[:ROWS] for a in arrays())
+
+    facts = Facts(dense(), Batches(), clock=Ticking())
+    assert facts.data.rows == ROWS and facts.data.is_whole
+    assert facts.times.wait == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        ((k for k in range(2)), TypeError, "from_generator"),
+        (tf.data.Dataset.range(0).batch(2), ValueError, "at least one batch"),
+    ],
+)
+def test_data_that_can_not_be_read_is_refused(data, error, text):
+    with pytest.raises(error, match=text):
+        fk.advise(dense(), data)
+
+
+def test_a_model_that_is_not_compiled_is_refused():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=r"Call `model.compile\(...\)` first"):
+        fk.advise(model, arrays())
+
+
+# What it measures.
+
+
+def test_times_are_those_of_the_clock():
+    dataset = tf.data.Dataset.from_tensor_slices(arrays(64)).batch(ROWS)
+    times = Facts(dense(), dataset, steps=4, clock=Ticking()).times
+    # A step from Python takes one second, and so does a loop of four.
+    assert (times.step.median, times.device, times.wait) == (1.0, 0.25, 1.0)
+    assert (times.dispatch, times.input) == (0.75, 0.5)
+
+
+def test_the_slow_stage_of_a_real_pipeline_is_named():
+    def slow(x):
+        return tf.numpy_function(_sleep, [x], tf.float32)
+
+    dataset = tf.data.Dataset.from_tensor_slices(arrays(64, 1)[0])
+    slow_map = dataset.map(slow).batch(4).prefetch(1)
+    quick_map = dataset.map(lambda x: x * 2).shuffle(8).batch(4).map(slow)
+    for pipeline, name in ((slow_map, "Map"), (quick_map, "Map")):
+        stages = Facts(dense(), pipeline).stages
+        assert max(stages, key=lambda stage: stage[1])[0] == name
+    assert max(range(5), key=lambda k: stages[k][1]) == 4
+
+
+def _sleep(x):
+    time.sleep(0.005)
+    return x
+
+
+# Trying it.
+
+
+def test_what_is_faster_is_kept_with_a_receipt(caplog):
+    model = trained(random_model(run_eagerly=True))
+    before = snapshot(model)
+    clock = Slowed(model, eager_is_slow)
+    with caplog.at_level(logging.INFO, "fastkeras.advise"):
+        (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
+    assert advice.kept and advice.receipt in caplog.messages
+    assert advice.receipt.startswith("eager: 1000 -> 100 ms/step (±0, n=7)")
+    assert advice.receipt.endswith("loss differs by 0e+00: kept")
+    assert not model.run_eagerly
+    assert same(before, snapshot(model))
+
+
+def test_what_is_slower_is_not_kept():
+    model = dense(run_eagerly=True)
+    clock = Slowed(model, eager_is_fast)
+    (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
+    assert not advice.kept
+    assert "not faster beyond the noise" in advice.receipt
+    assert model.run_eagerly
+
+
+def test_what_computes_something_else_is_not_kept():
+    model = Eager()
+    model.compile("sgd", "mse", run_eagerly=True)
+    clock = Slowed(model, eager_is_slow)
+    (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
+    assert not advice.kept
+    assert "the numbers do not agree" in advice.receipt
+
+
+def test_a_fast_model_is_compiled_anew_and_trains_the_same():
+    def pinned_is_slow(model):
+        return 1.0 if model.perf.execution.steps_per_launch == 1 else 0.1
+
+    def run(advised):
+        keras.utils.set_random_seed(1)
+        model = fast(fk.perf.Execution(jit=False, steps_per_launch=1))
+        if advised:
+            clock = Slowed(model, pinned_is_slow)
+            found = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
+            assert [a.rule for a in found if a.kept] == ["dispatch"]
+            assert model.perf.execution.steps_per_launch == "auto"
+        return trained(model).get_weights()
+
+    for one, other in zip(run(True), run(False), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,347 @@
+"""Each rule on a model where it must fire, and on its neighbour."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras.advise import _compute
+from fastkeras.advise import _input
+from fastkeras.advise import _memory
+from fastkeras.advise import _tracing
+from fastkeras.advise._rules import RULES
+from tests.advise._models import ROWS
+from tests.advise._models import Collecting
+from tests.advise._models import Fetching
+from tests.advise._models import InPython
+from tests.advise._models import Making
+from tests.advise._models import NoJit
+from tests.advise._models import Printing
+from tests.advise._models import Proper
+from tests.advise._models import arrays
+from tests.advise._models import calling
+from tests.advise._models import dense
+from tests.advise._models import facts
+from tests.advise._models import fast
+from tests.advise._models import times
+
+Execution = fk.perf.Execution
+
+
+def quiet_compile(make):
+    """Keras warns of what these models do on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make()
+
+
+def narrow(count):
+    return [keras.layers.Dense(4) for _ in range(count)]
+
+
+def lengths(*sizes):
+    """A dataset of batches of sequences of these lengths."""
+
+    def batches():
+        for size in sizes:
+            yield np.ones((ROWS, size), "float32"), np.ones((ROWS, 1))
+
+    return tf.data.Dataset.from_generator(
+        batches,
+        output_signature=(
+            tf.TensorSpec((ROWS, None)),
+            tf.TensorSpec((ROWS, 1), tf.float64),
+        ),
+    )
+
+
+def pooled(**options):
+    inputs = keras.Input((None,))
+    total = keras.layers.Lambda(
+        lambda x: keras.ops.sum(x, 1, keepdims=True), output_shape=(1,)
+    )(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(total))
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def table(optimizer, rows=125_000):
+    inputs = keras.Input((2,), dtype="int32")
+    rows = keras.layers.Embedding(rows, 8, name="table")(inputs)
+    model = keras.Model(
+        inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows))
+    )
+    model.compile(optimizer, "mse")
+    data = np.ones((2 * ROWS, 2), "int32"), np.ones((2 * ROWS, 1), "float32")
+    return facts(model, data)
+
+
+def frozen(cls=keras.Model, late=False, **options):
+    prefix = keras.layers.Dense(4, name="prefix")
+    prefix.build((None, 4))
+    prefix.trainable = late
+    model = dense(cls, [prefix], **options)
+    prefix.trainable = False
+    return facts(model)
+
+
+def half(dtype, optimizer="sgd", head="float32"):
+    layer = keras.layers.Dense(4, dtype=dtype)
+    inputs = keras.Input((4,))
+    outputs = keras.layers.Dense(1, dtype=head, name="half")(layer(inputs))
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer, "mse")
+    return facts(model)
+
+
+ADAM = keras.optimizers.Adam
+BUSY, IDLE = times(), times(device=1.0)
+
+# rule -> it fires, a word of its evidence, it does not
+CASES = [
+    (
+        _tracing.eager,
+        lambda: facts(dense(run_eagerly=True)),
+        "run_eagerly=True",
+        lambda: facts(),
+    ),
+    (
+        _tracing.sync_points,
+        lambda: calling(Fetching(), run_eagerly=True),
+        ".numpy() in Fetching.call",
+        lambda: calling(Proper()),
+    ),
+    (
+        _tracing.sync_points,
+        lambda: calling(InPython()),
+        "1 py_function",
+        lambda: calling(keras.layers.Dense(4)),
+    ),
+    (
+        _tracing.python_print,
+        lambda: calling(Printing()),
+        "Printing.helper",
+        lambda: calling(Proper()),
+    ),
+    (
+        _tracing.grown_list,
+        lambda: calling(Collecting()),
+        "Collecting.seen",
+        lambda: calling(Proper()),
+    ),
+    (
+        _tracing.variables_in_call,
+        lambda: calling(Making()),
+        "Making.call",
+        lambda: calling(Proper()),
+    ),
+    (
+        _tracing.many_small_variables,
+        lambda: facts(dense(layers=narrow(50))),
+        "102 trainable variables",
+        lambda: facts(dense(layers=narrow(20))),
+    ),
+    (
+        _tracing.dispatch,
+        lambda: facts(times=IDLE),
+        "75%",
+        lambda: facts(times=BUSY),
+    ),
+    (
+        _tracing.dispatch,
+        lambda: facts(fast(Execution(steps_per_launch=1)), times=IDLE),
+        "75%",
+        lambda: facts(fast(), times=IDLE),
+    ),
+    (
+        _input.one_step_epochs,
+        lambda: facts(data=arrays(ROWS)),
+        "one step",
+        lambda: facts(data=arrays(2 * ROWS)),
+    ),
+    (
+        _input.retraces,
+        lambda: facts(pooled(), lengths(4, 5, 6)),
+        "3 kinds of batch",
+        lambda: facts(pooled(), lengths(4, 4, 4)),
+    ),
+    (
+        _input.last_batch,
+        lambda: facts(data=arrays(2 * ROWS + 3)),
+        "has 3 rows, the others 8",
+        lambda: facts(data=arrays(3 * ROWS)),
+    ),
+    (
+        _input.shapes_under_xla,
+        lambda: facts(pooled(jit_compile=True), lengths(4, 5, 6, 4)),
+        "3 shapes",
+        lambda: facts(pooled(jit_compile=False), lengths(4, 5, 6, 4)),
+    ),
+    (
+        _input.input_wait,
+        lambda: facts(
+            times=times(wait=4.0), stages=[("Map", 0.003), ("Batch", 0.001)]
+        ),
+        "the stage Map takes most of it",
+        lambda: facts(times=times(wait=0.1)),
+    ),
+    (
+        _compute.xla_requested,
+        lambda: facts(
+            quiet_compile(
+                lambda: dense(
+                    fk.FastModel, [NoJit(name="lookup")], jit_compile=True
+                )
+            )
+        ),
+        "layers ['lookup'] have supports_jit=False",
+        lambda: facts(fast(jit_compile=True)),
+    ),
+    (
+        _compute.xla_layers,
+        lambda: calling(NoJit(name="lookup")),
+        "lookup",
+        lambda: calling(Proper()),
+    ),
+    (
+        _compute.xla,
+        lambda: facts(times=BUSY),
+        "100% computing",
+        lambda: facts(times=IDLE),
+    ),
+    (
+        _compute.xla,
+        lambda: facts(fast(Execution(jit=False))),
+        "XLA is off",
+        lambda: facts(fast()),
+    ),
+    (
+        _compute.pure_half,
+        lambda: half("float16", "adam"),
+        "epsilon=1e-07",
+        lambda: half("mixed_float16", "adam"),
+    ),
+    (
+        _compute.pure_half,
+        lambda: half("float16", ADAM(epsilon=1e-5)),
+        "epsilon=1e-05",
+        lambda: half("float16", ADAM(epsilon=1e-4)),
+    ),
+    (
+        _compute.half_outputs,
+        lambda: half("mixed_float16", head="mixed_float16"),
+        "half are float16",
+        lambda: half("mixed_float16"),
+    ),
+    (
+        _compute.mixed_precision,
+        lambda: facts(gpus=1),
+        "1 GPU",
+        lambda: facts(gpus=0),
+    ),
+    (
+        _compute.larger_batch,
+        lambda: facts(seconds_of_double=4.4e-3),
+        "1.10 times as long",
+        lambda: facts(seconds_of_double=7e-3),
+    ),
+    (
+        _memory.activations,
+        lambda: facts(dense(layers=narrow(2)), free_memory=200),
+        "0 MB free",
+        lambda: facts(dense(layers=narrow(2)), free_memory=2**30),
+    ),
+    (
+        _memory.frozen_prefix,
+        lambda: frozen(),
+        "prefix: frozen after",
+        lambda: frozen(fk.FastModel),
+    ),
+    (
+        _memory.frozen_prefix,
+        lambda: frozen(fk.FastModel, late=True),
+        "'prefix'",
+        lambda: facts(fast()),
+    ),
+    (
+        _memory.dense_table,
+        lambda: table("adam"),
+        "3 whole update(s) of table and slots for 16 rows",
+        lambda: table("sgd"),
+    ),
+    (
+        _memory.dense_table,
+        lambda: table("rmsprop"),
+        "1 whole update(s)",
+        lambda: table("rmsprop", rows=12),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fires", "evidence", "is_quiet"),
+    CASES,
+    ids=[f"{rule.__name__}-{k}" for k, (rule, *_) in enumerate(CASES)],
+)
+def test_a_rule_fires_where_it_must_and_nowhere_else(
+    rule, fires, evidence, is_quiet, capsys
+):
+    advice = rule(fires())
+    assert evidence in advice.evidence
+    assert advice.gain and advice.change
+    assert advice.mathematics in ("same", "changed")
+    assert rule(is_quiet()) is None
+
+
+def test_every_rule_has_a_case():
+    assert {rule for rule, *_ in CASES} == set(RULES)
+
+
+def test_nothing_is_advised_for_a_model_that_lacks_nothing():
+    found = facts(fast(), free_memory=2**40)
+    assert [rule(found) for rule in RULES if rule(found)] == []
+
+
+def test_a_global_switch_to_eager_is_seen():
+    tf.config.run_functions_eagerly(True)
+    try:
+        advice = _tracing.eager(facts())
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert "run_functions_eagerly(True)" in advice.evidence
+    assert not advice.settings
+
+
+def test_the_largest_activation_of_an_eager_step_is_named():
+    wide = keras.layers.Dense(1024, name="wide")
+    advice = _tracing.eager(
+        facts(dense(layers=[wide], run_eagerly=True), free_memory=2**40)
+    )
+    # 8 rows of 1024 floats of 4 bytes.
+    assert "wide" in advice.evidence and "0.0312 MB" in advice.evidence
+
+
+def test_a_step_that_can_not_be_traced_is_told_with_the_error():
+    advice = _tracing.sync_points(calling(Fetching(), run_eagerly=True))
+    assert "can't be traced" in advice.evidence
+
+
+def test_an_eager_step_of_many_variables_is_told_so():
+    advice = _tracing.many_small_variables(
+        facts(dense(layers=narrow(50), run_eagerly=True))
+    )
+    assert "runs eagerly" in advice.evidence
+    assert advice.settings == {"jit_compile": True, "run_eagerly": False}
+
+
+def test_padded_batches_need_no_advice_on_shapes():
+    padded = fast([fk.perf.PadBatches()])
+    assert _input.last_batch(facts(padded, arrays(2 * ROWS + 3))) is None
+
+
+def test_a_last_batch_beyond_what_is_looked_at_is_seen():
+    advice = _input.last_batch(facts(data=arrays(100 * ROWS + 3)))
+    assert "has 3 rows" in advice.evidence
