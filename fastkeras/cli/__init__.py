@@ -12,6 +12,7 @@ Example:
 
 import sys
 
+from fastkeras.cli import _advise
 from fastkeras.cli import _bench
 from fastkeras.cli._common import FAILED
 from fastkeras.cli._common import INTERRUPTED
@@ -20,7 +21,7 @@ from fastkeras.cli._common import Parser
 from fastkeras.cli._common import UsageError
 
 #: Each has a module, whose `add` adds it to the parser.
-_COMMANDS = (_bench,)
+_COMMANDS = (_advise, _bench)
 
 
 def main(argv=None):

@@ -1,0 +1,54 @@
+"""`python -m fastkeras advise`."""
+
+import json
+import logging
+import pathlib
+import sys
+
+from fastkeras import advise
+from fastkeras.cli import _common
+from fastkeras.cli import _target
+
+
+def add(commands):
+    """Adds the command to the parser."""
+    parser = _common.add_command(
+        commands,
+        "advise",
+        _advise,
+        "say what would make a model train faster, with the evidence",
+    )
+    parser.add_argument("target", metavar="TARGET", help=_target.HELP)
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="rows of a batch, where the data are arrays; default: 32",
+    )
+    parser.add_argument(
+        "--apply",
+        action="store_true",
+        help="try what leaves the mathematics alone, and say what it gives",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all of it")
+
+
+def _advise(args):
+    _common.check_folders(args, "json")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    say = _common.progress(sys.stderr)
+    say(f"loading {args.target}")
+    model, data = _target.load(args.target)
+    say(f"looking at {model.name}")
+    found = advise(model, data, args.batch_size, apply=args.apply)
+    _common.end_progress(sys.stderr)
+    for number, advice in enumerate(found, 1):
+        print(f"{number}. {advice}")
+    if not found:
+        print(f"No rule has anything against {model.name}.")
+    if args.json:
+        text = json.dumps([advice.to_dict() for advice in found], indent=1)
+        pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
+        print(f"\nadvice: {args.json}")
+    return _common.DONE
