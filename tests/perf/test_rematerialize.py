@@ -9,6 +9,7 @@ import fastkeras as fk
 from fastkeras import perf
 from fastkeras.perf import Rematerialize
 from fastkeras.perf import _segments
+from tests.perf import _peak
 from tests.perf import _tools
 
 WIDTH = 6
@@ -497,3 +498,26 @@ def test_a_call_that_differs_the_second_time_is_refused(call, operation, eager):
     model.compile("sgd", "mse", perf=Rematerialize("odd"), run_eagerly=eager)
     with pytest.raises(ValueError, match=f"the layer 'odd', .*{operation}"):
         fit(model)
+
+
+# The saving, in a process of its own.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tier", "kind"), [("graph", "plain"), ("xla", "noise")]
+)
+def test_the_memory_is_saved(tier, kind):
+    """A tier whose compiler merged both runs of a block would save nothing."""
+    without, with_it = (
+        _peak.measure(feature, tier, 32, kind) for feature in ("none", "sqrt")
+    )
+    assert with_it < 0.55 * without
+
+
+@pytest.mark.slow
+def test_a_chain_needs_the_root_of_its_depth():
+    sizes = [_peak.measure("sqrt", "graph", n, "plain") for n in (16, 64, 256)]
+    # Four times the depth, about twice the memory.
+    assert sizes[1] < 2.5 * sizes[0]
+    assert sizes[2] < 2.5 * sizes[1]
