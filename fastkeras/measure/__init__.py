@@ -1,4 +1,5 @@
-"""Clock and robust statistics (no TensorFlow), and the memory of a step.
+"""Clock and robust statistics (no TensorFlow), the memory of a step,
+and where its time goes.
 
 Example:
 
@@ -15,8 +16,12 @@ from fastkeras.measure.batch_size import find_batch_size
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.clock import ManualClock
 from fastkeras.measure.clock import Stopwatch
+from fastkeras.measure.comparison import Comparison
+from fastkeras.measure.comparison import compare
 from fastkeras.measure.memory_plan import MemoryPlan
 from fastkeras.measure.memory_plan import memory
+from fastkeras.measure.profile_report import Profile
+from fastkeras.measure.profiling import profile
 from fastkeras.measure.receipt import Receipt
 from fastkeras.measure.stats import Summary
 from fastkeras.measure.stats import ratio
@@ -25,13 +30,17 @@ from fastkeras.measure.stats import summarize
 __all__ = [
     "BatchSizes",
     "Clock",
+    "Comparison",
     "ManualClock",
     "MemoryPlan",
+    "Profile",
     "Receipt",
     "Stopwatch",
     "Summary",
+    "compare",
     "find_batch_size",
     "memory",
+    "profile",
     "ratio",
     "summarize",
 ]

@@ -1,0 +1,167 @@
+"""The data of a profile: a few batches, taken where it can't be noticed."""
+
+import itertools
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+
+# What is outside of the graph (a Python function) stays shared.
+_IGNORE = 1
+
+
+class Pipeline:
+    """At most so many batches of the data, as often as they are asked for.
+
+    Args:
+        data: A `tf.data.Dataset`, a `keras.utils.PyDataset`, or arrays: `x`
+            or a tuple `(x, y)` or `(x, y, sample_weight)`.
+        batch_size: Integer, rows of a batch, for arrays.
+        most: Integer, the most batches.
+
+    Attributes:
+        arguments: Dict, of the data for `fit`.
+    """
+
+    def __init__(self, data, batch_size, most):
+        if hasattr(data, "__next__"):
+            raise TypeError(
+                checks.message(
+                    "`data` must be such that it can be gone through again",
+                    f"data={data!r}",
+                    "A generator would lose the batches that the profile "
+                    "takes: give arrays, a Dataset or a PyDataset.",
+                )
+            )
+        if isinstance(data, tf.data.Dataset):
+            copy = _copy(data).take(most)
+            self.arguments = {"x": copy, "shuffle": False}
+        elif isinstance(data, keras.utils.PyDataset):
+            self.arguments = {"x": _Part(data, most), "shuffle": False}
+        else:
+            self.arguments = _arrays(data, batch_size, most)
+        self._dataset = self._made()
+
+    @property
+    def spec(self):
+        """Nested `tf.TensorSpec` of a batch."""
+        return self._dataset.element_spec
+
+    def batches(self):
+        """Yields the batches; no model takes part."""
+        return iter(self._dataset)
+
+    def count(self):
+        """The batches there are."""
+        size = int(self._dataset.cardinality())
+        if size >= 0:
+            return size
+        return sum(1 for _ in self.batches())
+
+    def frozen(self, count):
+        """A dataset of its first batch, again and again."""
+        batch = next(self.batches())
+        dataset = tf.data.Dataset.from_tensors(batch).cache()
+        return batch, dataset.repeat(count)
+
+    def _made(self):
+        """The dataset that Keras makes of the data."""
+        x = self.arguments["x"]
+        if isinstance(x, tf.data.Dataset):
+            return x
+        if isinstance(x, _Part):
+            return private.data_adapters.PyDatasetAdapter(
+                x, shuffle=False
+            ).get_tf_dataset()
+        return private.data_adapters.ArrayDataAdapter(
+            **{"batch_size": 32, **self.arguments}, shuffle=True
+        ).get_tf_dataset()
+
+
+def _copy(dataset):
+    """The same pipeline with a state of its own.
+
+    A seeded `shuffle` counts how often it was gone through.
+    """
+    graph = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        external_state_policy=_IGNORE,
+    )
+    copy = tf.data.experimental.from_variant(
+        tf.raw_ops.DatasetFromGraph(graph_def=_own_seeds(graph.numpy())),
+        dataset.element_spec,
+    )
+    return copy.with_options(dataset.options())
+
+
+def _own_seeds(graph):
+    """Has each `shuffle` of a pipeline count anew, apart from the original."""
+    graph = tf.compat.v1.GraphDef.FromString(graph)
+    for node in graph.node:
+        if "value" not in node.attr:
+            continue
+        handles = node.attr["value"].tensor.resource_handle_val
+        if any("SeedGenerator" in h.maybe_type_name for h in handles):
+            node.op = "DummySeedGenerator"
+            node.attr.clear()
+    return graph.SerializeToString()
+
+
+class _Part(keras.utils.PyDataset):
+    """The first batches of a PyDataset, whose end of epoch stays unknown."""
+
+    def __init__(self, data, most):
+        super().__init__(
+            workers=data.workers,
+            use_multiprocessing=data.use_multiprocessing,
+            max_queue_size=data.max_queue_size,
+        )
+        self._data = data
+        self._most = most
+
+    @property
+    def num_batches(self):
+        size = self._data.num_batches
+        return self._most if size is None else min(size, self._most)
+
+    def __getitem__(self, index):
+        return self._data[index]
+
+
+def _arrays(data, batch_size, most):
+    parts = data if isinstance(data, tuple) else (data,)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(
+            checks.message(
+                "`data` must be x, (x, y) or (x, y, sample_weight)",
+                f"a tuple of {len(parts)}",
+                "Put several inputs into a list or a dict.",
+            )
+        )
+    rows = most * (batch_size or 32)
+    parts = keras.tree.map_structure(lambda a: a[:rows], list(parts))
+    names = ("x", "y", "sample_weight")
+    arguments = dict(zip(names, parts))
+    if batch_size:
+        arguments["batch_size"] = batch_size
+    return arguments
+
+
+def seconds_alone(pipeline, count, clock):
+    """Seconds of each batch of the pipeline, without a model.
+
+    Returns:
+        List of floats; the first batches, which fill its buffers, are left
+        out where there are enough others.
+    """
+    for _ in pipeline.batches():
+        break
+    times = []
+    batches = pipeline.batches()
+    start = clock.now()
+    for _ in itertools.islice(batches, count):
+        times.append(clock.now() - start)
+        start = clock.now()
+    return times

@@ -1,0 +1,85 @@
+"""A profile in words."""
+
+_BAR = 40
+_OPS = 8
+# From these shares of a step on, something is worth a sentence.
+_MUCH = 0.3
+_SOME = 0.1
+
+
+def milliseconds(seconds):
+    """Seconds as text, in milliseconds."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def findings(found):
+    """Yields a sentence for each thing that stands out."""
+    run, seconds = found["run"], found["seconds"]
+    if run["eager"]:
+        yield (
+            "THE STEPS RUN EAGERLY: every operation is called from Python. "
+            "Compile without run_eagerly, and leave "
+            "tf.config.run_functions_eagerly alone."
+        )
+    ready = milliseconds(seconds["step on one batch"])
+    alone = milliseconds(seconds["pipeline alone"])
+    if found["input"]["bound"]:
+        yield (
+            f"Input-bound: the pipeline takes {alone} for a batch, the model "
+            f"{ready} for a step whose batch is at hand."
+        )
+    else:
+        yield (
+            f"Not input-bound: the pipeline alone takes {alone} for a batch, "
+            f"a step whose batch is at hand {ready}."
+        )
+    beside = seconds["epoch beside its steps"]
+    if beside > _MUCH * run["steps per epoch"] * found.step:
+        few = " Your epoch is one step." if run["steps per epoch"] == 1 else ""
+        yield (
+            f"An epoch takes {milliseconds(beside)} beside its "
+            f"{run['steps per epoch']} step(s).{few} Repeat the data, so that "
+            "an epoch holds more of them."
+        )
+    if seconds["metrics"] > _SOME * found.step:
+        name, cost = next(iter(found["metrics"].items()))
+        yield (
+            f"Metrics take {milliseconds(seconds['metrics'])} of a step, "
+            f"most of it {name}, {milliseconds(cost)}."
+        )
+
+
+def lines(found):
+    """Yields the lines of the text."""
+    run = found["run"]
+    eager = "run_eagerly=True" if run["eager"] else "run_eagerly=False"
+    yield (
+        f"{found['model']}: {milliseconds(found.step)} a step "
+        f"({run['steps']} steps, {run['steps per launch']:.3g} a launch, "
+        f"{run['tier']}, {eager})"
+    )
+    for name, share in found.shares.items():
+        yield _row(name, found["split"][name], share)
+    yield "operations of a step (several may run at once)"
+    total = sum(found["phases"].values()) or 1.0
+    for name, value in found["phases"].items():
+        yield _row(name, value, value / total)
+    metrics = found["seconds"]["metrics"]
+    yield "model and metrics, timed apart"
+    yield f"  model+optimizer {milliseconds(max(0.0, found.step - metrics))}"
+    yield f"  metrics         {milliseconds(metrics)}"
+    for name, value in found["metrics"].items():
+        yield f"    {name}: {milliseconds(value)}"
+    yield "dearest operations of a step"
+    for op in found["ops"][:_OPS]:
+        yield (
+            f"  {milliseconds(op['seconds']):>10} {op['count']:6.3g}× "
+            f"{op['kind']:24} {op['phase']:10} {op['name'][-60:]}"
+        )
+    yield f"eager calls: {found['eager share']:.0%} of the time in calls"
+    yield from (f"- {text}" for text in (*found.findings, *found["notes"]))
+
+
+def _row(name, seconds, share):
+    bar = "#" * round(_BAR * share)
+    return f"  {name:10} {milliseconds(seconds):>9} {share:6.1%} {bar}"

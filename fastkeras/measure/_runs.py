@@ -1,0 +1,143 @@
+"""Short trainings with a clock at their epochs, and a trace at the end."""
+
+import statistics
+
+import keras
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras.measure import _xplane
+
+#: Batches that are trained before any counts.
+WARM_UP = 10
+#: Epochs that are timed at the least.
+_LEAST = 2
+
+
+class Runs(keras.callbacks.Callback):
+    """Times the epochs of a `fit` after warm-up, then traces as many.
+
+    The device is waited for at the ends of an epoch alone.
+
+    Args:
+        count: Integer, batches in an epoch.
+        epochs: Integer, epochs to trace.
+        clock: `Clock`.
+        folder: String, where the trace goes, or None for no trace.
+
+    Attributes:
+        launches: List of integers, the launches of each epoch.
+    """
+
+    #: The engine may run many steps between two calls of the hooks.
+    per_launch = True
+
+    def __init__(self, count, epochs, clock, folder=None):
+        super().__init__()
+        self.launches = []
+        self._count = count
+        self._timed = max(_LEAST, epochs)
+        self._traced = epochs if folder else 0
+        self._warm = -(-WARM_UP // count)
+        self._clock = clock
+        self._folder = folder
+        self._begins, self._steps = [], []
+        self._tracing = False
+        self._mark = None
+
+    def fit(self, model, **data):
+        """Trains the model on the data."""
+        epochs = self._warm + self._timed + self._traced
+        try:
+            model.fit(**data, epochs=epochs, verbose=0, callbacks=[self])
+        finally:
+            self._end_mark()
+            if self._tracing:
+                tf.profiler.experimental.stop()
+
+    # What was measured.
+
+    @property
+    def step(self):
+        """Median seconds of a batch, over the epochs timed."""
+        return statistics.median(self._warmed(self._steps)) / self._count
+
+    @property
+    def beside(self):
+        """Median seconds of an epoch beside its batches."""
+        walls = [
+            end - begin
+            for begin, end in zip(self._begins, self._begins[1:], strict=False)
+        ]
+        pairs = zip(self._warmed(walls), self._warmed(self._steps), strict=True)
+        return statistics.median(wall - steps for wall, steps in pairs)
+
+    @property
+    def batches_per_launch(self):
+        """Batches in a launch, over the epochs timed."""
+        return self._count * self._timed / sum(self._warmed(self.launches))
+
+    def _warmed(self, values):
+        return values[self._warm : self._warm + self._timed]
+
+    def windows(self, marks):
+        """Start and end of the batches of each epoch traced.
+
+        Args:
+            marks: List of start and end of each launch traced.
+        """
+        windows, marks = [], list(marks)
+        for launches in self.launches[self._warm + self._timed :]:
+            windows.append((marks[0][0], marks[launches - 1][1]))
+            del marks[:launches]
+        return windows
+
+    # Keras's hooks.
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._begins.append(self._clock.now())
+        if self._traced and epoch == self._warm + self._timed:
+            self._start()
+        self.launches.append(0)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self.launches[-1]:
+            self._start_of_batches = self._clock.now()
+        self.launches[-1] += 1
+        if self._tracing:
+            # Without `_r` no tool can tell the time of a step.
+            self._mark = tf.profiler.experimental.Trace(
+                _xplane.MARK, step_num=batch, _r=1
+            )
+            self._mark.__enter__()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 >= self._count:
+            if self.model.optimizer is not None:
+                int(self.model.optimizer.iterations)
+            self._steps.append(self._clock.now() - self._start_of_batches)
+        self._end_mark()
+
+    def on_train_end(self, logs=None):
+        self._begins.append(self._clock.now())
+
+    def _end_mark(self):
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+    def _start(self):
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+        )
+        try:
+            tf.profiler.experimental.start(self._folder, options)
+        except tf.errors.AlreadyExistsError:
+            raise ValueError(
+                checks.message(
+                    "`profile` must be the only profiler that runs",
+                    "a profiler that is running",
+                    "Stop it first: tf.profiler.experimental.stop().",
+                )
+            ) from None
+        self._tracing = True

@@ -1,0 +1,249 @@
+"""Reads a trace of TensorFlow's profiler: where the time of its steps went.
+
+Each instant of the steps counts as one thing, the first of these that is
+under way: an operation of the step, a copy between host and device, a wait
+for the pipeline, Python and the runtime's dispatch. The rest is idle.
+"""
+
+import collections
+import pathlib
+import re
+from typing import NamedTuple
+
+from tensorflow.compiler.xla.service import hlo_pb2
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from fastkeras._lib import checks
+
+#: The parts of a step, an earlier one hides a later one.
+PARTS = ("compute", "copies", "input", "dispatch", "idle")
+#: What marks a launch: its name, and the statistic that makes it a step.
+MARK = "train"
+
+# An operation is logged as "path/of/scopes:Kind".
+_OP = re.compile(r"^(?!.*::)(?P<name>.+):(?P<kind>_?[A-Z]\w*)$")
+_EAGER = "EagerLocalExecute: "
+_COPY = re.compile(r"memcpy|CopyHostToDevice|CopyDeviceToHost", re.IGNORECASE)
+_NEXT = re.compile(
+    rf"^({_EAGER})?IteratorGetNext(AsOptional)?(Op::DoCompute)?$"
+)
+_RUNTIME = ("ExecutorState::Process", "ExecutorDoneCallback")
+# An XLA program on the host, its thunks inside.
+_XLA = ("ThunkExecutor::Execute",)
+_PIPELINE = "tf_data"
+
+
+class Event(NamedTuple):
+    """Something that took a time, in seconds since the start of the trace."""
+
+    start: float
+    end: float
+    name: str
+    part: str
+    kind: str = ""
+    phase: str = ""
+
+
+class Trace(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        launches: List of pairs: start and end of each launch.
+        events: List of `Event`.
+        eager: Float, seconds in operations run one by one from Python.
+        graph: Float, seconds in compiled functions.
+    """
+
+    launches: list
+    events: list
+    eager: float
+    graph: float
+
+
+def read(folder, optimizers=()):
+    """Reads the profile in a folder.
+
+    Args:
+        folder: String or path, as given to `tf.profiler.experimental.start`.
+        optimizers: Names of the optimizers, which scope their operations.
+
+    Returns:
+        A `Trace`.
+
+    Raises:
+        ValueError: If there is no profile, or no launch in it.
+    """
+    space = xplane_pb2.XSpace()
+    for path in sorted(
+        pathlib.Path(folder).glob("plugins/profile/*/*.xplane.pb")
+    ):
+        space.MergeFromString(path.read_bytes())
+    return parse(space, optimizers)
+
+
+def parse(space, optimizers=()):
+    """Reads a profile; see `read`."""
+    launches, events, spent = [], [], collections.Counter()
+    scopes = _hlo_scopes(space)
+    lines = [
+        (plane, line, list(_spans(plane, line)))
+        for plane in space.planes
+        for line in plane.lines
+    ]
+    marked = [
+        (line, [s for s in spans if s[2] == MARK and "_r" in s[3]])
+        for _, line, spans in lines
+    ]
+    python = [id(line) for line, marks in marked if marks]
+    launches = sorted(s[:2] for _, marks in marked for s in marks)
+    if not launches:
+        raise ValueError(
+            checks.message(
+                "A trace must hold marked steps",
+                f"{sum(len(spans) for *_, spans in lines)} events, no step",
+                "Profile a `fit` of at least one batch after warm-up.",
+            )
+        )
+    for plane, line, spans in lines:
+        device = plane.name.startswith("/device:")
+        if line.name.startswith(_PIPELINE) and not device:
+            spans = [s for s in spans if _NEXT.match(s[2])]
+        for start, end, name, stats in spans:
+            main = id(line) in python
+            event = _classify(name, stats, device, main, scopes, optimizers)
+            if event:
+                events.append(Event(start, end, *event))
+            if main and name.startswith(_EAGER) and not _NEXT.match(name):
+                traced = name.startswith(_EAGER + "__")
+                spent[traced] += _inside((start, end), launches)
+    return Trace(launches, events, spent[False], spent[True])
+
+
+def _spans(plane, line):
+    """Yields start, end, name and statistics of the events of a line."""
+    for event in line.events:
+        start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+        stats = {
+            plane.stat_metadata[s.metadata_id].name: _value(plane, s)
+            for s in event.stats
+        }
+        name = plane.event_metadata[event.metadata_id].name
+        yield start, start + event.duration_ps * 1e-12, name, stats
+
+
+def _value(plane, stat):
+    kind = stat.WhichOneof("value")
+    value = getattr(stat, kind)
+    return plane.stat_metadata[value].name if kind == "ref_value" else value
+
+
+def _classify(name, stats, device, main, scopes, optimizers):
+    """Name, part, kind and phase of an event; None for one of no interest."""
+    if _COPY.search(name):
+        return name, "copies", "", ""
+    if _NEXT.match(name):
+        return name, "input", "", ""
+    if "hlo_op" in stats:
+        scope = scopes.get((stats.get("hlo_module"), stats["hlo_op"]), "")
+        kind = re.sub(r"[.\d]+$", "", stats["hlo_op"])
+        return scope or name, "compute", kind, phase(scope, optimizers)
+    if name in _XLA:
+        return name, "compute", "", ""
+    operation = _OP.match(name)
+    if operation and not main or device:
+        path = stats.get("tf_op", name)
+        operation = _OP.match(path)
+        found = operation.groupdict() if operation else {"name": path}
+        kind = found.get("kind", name)
+        return found["name"], "compute", kind, phase(found["name"], optimizers)
+    if main and name.startswith(_EAGER):
+        kind = name.removeprefix(_EAGER)
+        if kind.startswith("__"):
+            # Python waits for a compiled function.
+            return kind, "idle", "", ""
+        return kind, "compute", kind, "eager"
+    if name in _RUNTIME:
+        return name, "dispatch", "", ""
+    return None
+
+
+def phase(path, optimizers):
+    """Forward, backward, optimizer or other, by the scopes of an operation.
+
+    Args:
+        path: String, scopes and name between slashes.
+        optimizers: Names of the optimizers.
+    """
+    scopes = path.split("/")
+    if "gradient_tape" in scopes:
+        return "backward"
+    if any(s in optimizers for s in scopes):
+        return "optimizer"
+    inner = [s for s in scopes[:-1] if not _WRAPPER.match(s)]
+    return "forward" if inner else "other"
+
+
+_WRAPPER = re.compile(
+    r"^(StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else"
+    r"|loop_body|_\d+)(_\d+)?$"
+)
+
+
+def _hlo_scopes(space):
+    """TensorFlow's names of the instructions of XLA's programs."""
+    found = {}
+    for plane in space.planes:
+        if plane.name != "/host:metadata":
+            continue
+        for metadata in plane.event_metadata.values():
+            for stat in metadata.stats:
+                proto = hlo_pb2.HloProto.FromString(stat.bytes_value)
+                module = proto.hlo_module
+                for computation in module.computations:
+                    for instruction in computation.instructions:
+                        key = (module.name, instruction.name)
+                        found[key] = instruction.metadata.op_name
+    return found
+
+
+def _inside(span, windows):
+    return sum(
+        max(0.0, min(span[1], end) - max(span[0], start))
+        for start, end in windows
+    )
+
+
+def split(trace, windows):
+    """Divides the time in the windows among the parts.
+
+    Args:
+        trace: `Trace`.
+        windows: List of pairs of start and end, none overlapping.
+
+    Returns:
+        List of tuples `(start, end, part)` that fill the windows.
+    """
+    edges = [(e.start, 1, e) for e in trace.events]
+    edges += [(e.end, -1, e) for e in trace.events]
+    edges += [(s, 2, None) for s, _ in windows]
+    edges += [(e, -2, None) for _, e in windows]
+    edges.sort(key=lambda edge: edge[:2])
+    active, pieces = collections.Counter(), []
+    inside, last = False, 0.0
+    for time, change, event in edges:
+        if inside and time > last:
+            part = next((p for p in PARTS if active[p]), "dispatch")
+            _append(pieces, last, time, part)
+        last = time
+        if event is None:
+            inside = change > 0
+        else:
+            active[event.part] += change
+    return pieces
+
+
+def _append(pieces, start, end, part):
+    """Adds a piece, to the last one where it goes on."""
+    if pieces and pieces[-1][2] == part and pieces[-1][1] == start:
+        start = pieces.pop()[0]
+    pieces.append((start, end, part))

@@ -1,0 +1,125 @@
+"""What a profile holds; see `profiling.py`.
+
+Example:
+
+>>> Profile({"split": {"input": 0.001}})["split"]
+{'input': 0.001}
+"""
+
+import json
+
+from fastkeras._lib import checks
+from fastkeras.measure import _profile_page
+from fastkeras.measure import _profile_text
+from fastkeras.measure import comparison
+from fastkeras.measure.receipt import Receipt
+
+
+class Profile(Receipt):
+    """Where the time of a training step went. Times are seconds.
+
+    Printed as a text with a bar for each part. Sections:
+
+    - `run`: dict, steps, steps per epoch and per launch, tier, whether eager.
+    - `seconds`: dict of the control runs: a `step` on its data, a
+      `step on one batch`, a batch of the `pipeline alone`, an
+      `epoch beside its steps`, the `metrics` of a step.
+    - `split`: dict of `compute`, `copies`, `input`, `dispatch` and `idle`;
+      together they are the step.
+    - `input`: dict, whether the input is the `bound`, and its `share`.
+    - `phases`: dict of `forward`, `backward`, `optimizer`, `other`, `eager`
+      to the seconds of their operations in a step; several may run at once,
+      so that together they can be more than the step.
+    - `ops`: list of dicts, the dearest operations, each with its `count` and
+      `seconds` in a step.
+    - `metrics`: dict of metric to the seconds of its update.
+    - `eager share`: float, of the time in calls of operations and functions.
+    - `timeline`: list of `[start, seconds, part]`.
+    - `notes`: list of strings.
+
+    Args:
+        values: Dict of these sections.
+
+    Example:
+
+    >>> Profile({"run": {"tier": "graph-loop"}})["run"]["tier"]
+    'graph-loop'
+    """
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote.
+
+        Args:
+            path: String or `pathlib.Path`.
+
+        Returns:
+            A `Profile`.
+
+        Raises:
+            ValueError: If the file holds no profile.
+        """
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+        if "split" not in values:
+            raise ValueError(
+                checks.message(
+                    "The file must hold a profile",
+                    f"{str(path)!r} with {', '.join(values)}",
+                    "Give a file that `Profile.save` wrote.",
+                )
+            )
+        return cls(values)
+
+    @property
+    def step(self):
+        """Float, seconds of a step on its data."""
+        return self["seconds"]["step"]
+
+    @property
+    def shares(self):
+        """Dict of part to its share of the step."""
+        return {k: v / self.step for k, v in self["split"].items()}
+
+    @property
+    def findings(self):
+        """List of sentences: what stands out."""
+        return list(_profile_text.findings(self))
+
+    def compare(self, other):
+        """Compares with another profile; see `fastkeras.measure.compare`.
+
+        Args:
+            other: A `Profile` or the path of one.
+
+        Returns:
+            A `Comparison`.
+        """
+        return comparison.compare(self, other)
+
+    def save_html(self, path):
+        """Writes a page that opens with no network.
+
+        Args:
+            path: String or `pathlib.Path`.
+        """
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_profile_page.page(self))
+
+    def plot(self, path):
+        """Draws the split and the timeline. Needs Matplotlib.
+
+        Args:
+            path: String or `pathlib.Path`; its ending is the format.
+
+        Raises:
+            ImportError: If Matplotlib is not installed.
+        """
+        _profile_page.plot(self, path)
+
+    def __str__(self):
+        return "\n".join(_profile_text.lines(self))
+
+    def __repr__(self):
+        step = _profile_text.milliseconds(self.step)
+        return f"<Profile of {self['model']}: {step} a step>"

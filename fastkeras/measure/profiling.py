@@ -1,0 +1,246 @@
+"""Where the time of a training step goes.
+
+Does: trains a few steps and reads TensorFlow's own trace of them; runs the
+same steps on one batch that is always at hand, and the pipeline without the
+model; then puts everything back.
+When it helps: before anything is tuned.
+Mathematics: same; the model is left bit for bit as it was.
+Cost: about five times the steps asked for, and two traces of the step.
+Reference: https://www.tensorflow.org/guide/profiler
+
+Example:
+
+>>> import keras, numpy as np
+>>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+>>> model.compile("sgd", "mse")
+>>> found = profile(model, (np.ones((64, 4)), np.ones((64, 1))), steps=4)
+>>> sorted(found["split"])
+['compute', 'copies', 'dispatch', 'idle', 'input']
+"""
+
+import collections
+import shutil
+import statistics
+import tempfile
+
+import tensorflow as tf
+
+from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras.measure import _metric_cost
+from fastkeras.measure import _pipeline
+from fastkeras.measure import _xplane
+from fastkeras.measure._runs import Runs
+from fastkeras.measure._state import as_before
+from fastkeras.measure.clock import Clock
+from fastkeras.measure.profile_report import Profile
+
+_TOP = 15
+# Pieces of the timeline that are kept: a page with more is slow to open.
+_PIECES = 2000
+_FORMAT = 1
+# The input is the bound from this share of a step on, and from this part of
+# the time of a step whose batch is at hand.
+_MUCH = 0.1
+_NEAR = 0.8
+
+
+def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
+    """Measures where the time of a training step goes.
+
+    Args:
+        model: A compiled `keras.Model` or `FastModel`. Weights, optimizer,
+            metrics, random generators and compiled functions are left as
+            they are, and so is the place in the data.
+        data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset`
+            or a `keras.utils.PyDataset`, as for `fit`; no generator, which
+            would lose its batches.
+        steps: Integer >= 1, batches to measure. Defaults to `30`.
+        batch_size: Integer >= 1, rows of a batch, for arrays. Defaults to
+            `None`, which is Keras's 32.
+        log_dir: String, a folder where TensorFlow's own trace is kept for
+            TensorBoard. Defaults to `None`: it is not kept.
+        say: Function of a string that is told what is being done. Defaults
+            to `None`.
+
+    Returns:
+        A `Profile`.
+
+    Raises:
+        TypeError: If `steps` is not an integer, or `data` can't be gone
+            through again.
+        ValueError: If `steps` is < 1, the model is not compiled, the data is
+            empty, or another profiler is running.
+        tf.errors.OpError: If a Dataset can't be copied: one made of arrays
+            that are larger than 2 GB. Give the arrays then.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> found = profile(model, (np.ones((32, 2)), np.ones((32, 1))), steps=2)
+    >>> found["run"]["steps"]
+    2
+    """
+    checks.positive_int(steps, "steps", "Give the batches to measure, as 30.")
+    private.assert_compiled(model, "profile")
+    say = say or (lambda text: None)
+    pipeline = _pipeline.Pipeline(data, batch_size, steps)
+    count = pipeline.count()
+    if not count:
+        raise ValueError(
+            checks.message(
+                "`data` must hold at least one batch",
+                "an empty dataset or arrays of 0 rows",
+                "Check the path or the filter the data comes from.",
+            )
+        )
+    _build(model, pipeline.spec)
+    with as_before(model):
+        return _measure(model, pipeline, count, steps, log_dir, say)
+
+
+def _build(model, spec):
+    """Makes what the first step of a `fit` would make, for good."""
+    with model.distribute_strategy.scope():
+        private.symbolic_build(model, spec)
+        if model.optimizer is not None:
+            model.optimizer.build(model.trainable_variables)
+
+
+def _measure(model, pipeline, count, steps, log_dir, say):
+    clock = Clock()
+    batch, frozen = pipeline.frozen(count)
+    notes = []
+    epochs = -(-steps // count)
+    say("profile: the model on its data")
+    with tempfile.TemporaryDirectory() as folder:
+        real = Runs(count, epochs, clock, folder)
+        real.fit(model, **pipeline.arguments)
+        trace = _xplane.read(folder, _optimizers(model))
+        if log_dir:
+            shutil.copytree(folder, log_dir, dirs_exist_ok=True)
+            notes.append(f"The trace: tensorboard --logdir {log_dir}")
+    tier = _tier(model)
+    say("profile: the model on one batch")
+    still = Runs(count, epochs, clock)
+    still.fit(model, x=frozen, shuffle=False)
+    say("profile: the pipeline alone")
+    alone = statistics.median(_pipeline.seconds_alone(pipeline, count, clock))
+    say("profile: the metrics")
+    metrics = _metric_cost.seconds(model, batch, clock)
+    traced = _of_trace(trace, real, count * epochs)
+    waits = traced["split"]["input"] / real.step
+    return Profile(
+        {
+            "format": _FORMAT,
+            "model": model.name,
+            "run": {
+                "steps": count * epochs,
+                "steps per epoch": count,
+                "steps per launch": real.batches_per_launch,
+                "eager": bool(
+                    model.run_eagerly or tf.config.functions_run_eagerly()
+                ),
+                "tier": tier,
+            },
+            "seconds": {
+                "step": real.step,
+                "step on one batch": still.step,
+                "pipeline alone": alone,
+                "epoch beside its steps": real.beside,
+                "metrics": sum(metrics.values()),
+            },
+            "input": _verdict(real.step, still.step, alone, waits),
+            **traced,
+            "metrics": metrics,
+            "notes": notes,
+        }
+    )
+
+
+def _optimizers(model):
+    optimizer = model.optimizer
+    if optimizer is None:
+        return ()
+    return optimizer.name, private.inner_optimizer(optimizer).name
+
+
+def _tier(model):
+    """How the steps ran, in words."""
+    report = getattr(model, "perf_report", None)
+    if report is not None and not model.perf.is_keras:
+        tiers = {
+            value["tier"]
+            for value in report().to_dict().get("train_step", {}).values()
+            if isinstance(value, dict) and "tier" in value
+        }
+        if tiers:
+            return ", ".join(sorted(tiers))
+    if model.run_eagerly:
+        return "eager"
+    return "Keras, XLA" if model.jit_compile else "Keras, graph"
+
+
+def _verdict(step, still, alone, waits):
+    """Whether the input holds the steps up, and the evidence.
+
+    All must say so: the steps get faster when the batch is at hand, the
+    pipeline alone is no faster than the steps it is to feed, and the trace
+    shows waits.
+    """
+    # No wait is longer than the pipeline takes.
+    share = min(max(0.0, 1 - still / step), alone / step)
+    bound = min(share, waits) > _MUCH and alone > _NEAR * still
+    return {"bound": bound, "share": share}
+
+
+def _of_trace(trace, runs, steps):
+    windows = runs.windows(trace.launches)
+    pieces = _xplane.split(trace, windows)
+    parts = collections.Counter(dict.fromkeys(_xplane.PARTS, 0.0))
+    for start, end, part in pieces:
+        parts[part] += end - start
+    total = sum(parts.values())
+    # The trace slows the steps down: its shares of the step without it.
+    scale = runs.step / total
+    called = trace.eager + trace.graph
+    phases, ops = _operations(trace, windows, steps)
+    origin = pieces[0][0]
+    return {
+        "split": {name: value * scale for name, value in parts.items()},
+        "phases": phases,
+        "ops": ops,
+        "eager share": trace.eager / called if called else 0.0,
+        "timeline": [
+            [start - origin, end - start, part]
+            for start, end, part in pieces[:_PIECES]
+        ],
+    }
+
+
+def _operations(trace, windows, steps):
+    """Seconds by phase, and the dearest operations; both for a step."""
+    phases = collections.Counter()
+    seconds, counts = collections.Counter(), collections.Counter()
+    first, last = windows[0][0], windows[-1][1]
+    for event in trace.events:
+        if event.part != "compute" or not event.kind:
+            continue
+        if first <= event.start < last:
+            key = (event.name, event.kind, event.phase)
+            seconds[key] += (event.end - event.start) / steps
+            counts[key] += 1
+            phases[event.phase] += (event.end - event.start) / steps
+    ops = [
+        {
+            "name": name,
+            "kind": kind,
+            "phase": phase,
+            "seconds": value,
+            "count": counts[name, kind, phase] / steps,
+        }
+        for (name, kind, phase), value in seconds.most_common(_TOP)
+    ]
+    return dict(phases), ops

@@ -1,0 +1,342 @@
+"""`profile`: figures of real models, all left bit for bit as they were."""
+
+import contextlib
+import html.parser
+import json
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fastkeras as fk
+from fastkeras import measure
+from fastkeras.measure import profiling
+
+
+def arrays(rows=64):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(rows, 4)).astype("float32")
+    return x, (x.sum(1, keepdims=True) > 0).astype("float32")
+
+
+def make(kind=keras.Model, metrics=("AUC",), **options):
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(8, activation="relu")(inputs)
+    hidden = keras.layers.Dropout(0.2)(hidden)
+    outputs = keras.layers.Dense(1, activation="sigmoid")(hidden)
+    model = kind(inputs, outputs, name="net")
+    model.compile(
+        "adam", "binary_crossentropy", metrics=list(metrics), **options
+    )
+    return model
+
+
+def loop(steps=4):
+    return [fk.perf.Execution(jit=False, steps_per_launch=steps)]
+
+
+def values(model):
+    found = [*model.variables, *model.optimizer.variables]
+    return [v.numpy() for v in found]
+
+
+def shuffled():
+    data = tf.data.Dataset.from_tensor_slices(arrays())
+    return data.shuffle(64, seed=3).batch(16)
+
+
+def train(model, data):
+    """What a fit gives, then the metrics' state, the next random numbers."""
+    history = model.fit(data, epochs=2, verbose=0).history
+    after = [
+        keras.random.normal((2,)).numpy(),
+        tf.random.normal((2,)).numpy(),
+        np.random.normal(size=2),
+    ]
+    return [*values(model), *after, np.array(list(history.values()))]
+
+
+def fits(kind, options, look):
+    """Two fits; `look` looks at model and data between them."""
+    keras.utils.set_random_seed(7)
+    model, data = make(kind, **options), shuffled()
+    first = train(model, data)
+    look(model, data)
+    return first + train(model, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(keras.Model, {}), (fk.FastModel, {"perf": loop()})],
+    ids=["keras", "fast"],
+)
+def test_nothing_has_happened_also_for_the_next_fit(kind, options, monkeypatch):
+    def look(model, data):
+        before = values(model), dict(vars(model))
+        profiling.profile(model, data, steps=2)
+        after = values(model), dict(vars(model))
+        assert all(map(np.array_equal, before[0], after[0]))
+        assert before[1] == after[1]
+
+    expected = fits(kind, options, lambda model, data: None)
+    found = fits(kind, options, look)
+    assert all(map(np.array_equal, expected, found))
+    if kind is keras.Model:
+        # Control: with nothing put back, the same check fails.
+        monkeypatch.setattr(
+            profiling, "as_before", lambda model: contextlib.nullcontext()
+        )
+        found = fits(
+            kind,
+            options,
+            lambda model, data: profiling.profile(model, data, steps=2),
+        )
+        assert not all(map(np.array_equal, expected, found))
+
+
+def test_a_model_not_built_yet_trains_as_if_it_had_not_been_looked_at():
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.drop = keras.layers.Dropout(0.5)
+            self.head = keras.layers.Dense(1)
+
+        def call(self, x, training=False):
+            return self.head(self.drop(x, training=training))
+
+    results = []
+    for looks in (False, True):
+        keras.utils.set_random_seed(3)
+        model = Net()
+        model.compile("adam", "mse")
+        if looks:
+            profiling.profile(model, arrays(), steps=2)
+        results.append(train(model, shuffled()))
+    assert all(map(np.array_equal, *results))
+
+
+def slowly(x, y):
+    def wait(a):
+        time.sleep(0.03)
+        return a
+
+    x.set_shape((None, 4))
+    return tf.ensure_shape(tf.py_function(wait, [x], tf.float32), (16, 4)), y
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (keras.Model, {}),
+        (keras.Model, {"steps_per_execution": 4}),
+        (fk.FastModel, {"perf": loop()}),
+    ],
+    ids=["one step", "four steps", "fast"],
+)
+def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
+    data = tf.data.Dataset.from_tensor_slices(arrays(128)).batch(16)
+    found = profiling.profile(
+        make(kind, (), **options), data.map(slowly), steps=8
+    )
+    assert found["input"]["bound"] and found.shares["input"] > 0.5
+    assert found["run"]["steps per launch"] == (4 if options else 1)
+    assert found.findings[0].startswith("Input-bound")
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
+def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
+    found = profiling.profile(make(), arrays(128), steps=4)
+    assert not found["input"]["bound"]
+    assert found.findings[0].startswith("Not input-bound")
+    assert {"forward", "backward", "optimizer"} <= found["phases"].keys()
+    matmuls = [op for op in found["ops"] if "MatMul" in op["kind"]]
+    assert matmuls and all(op["count"] == 1 for op in matmuls)
+    assert found["eager share"] < 0.5
+    assert found["run"]["steps"] == 4
+    assert "model+optimizer" in str(found)
+
+
+def test_metrics_are_told_apart_and_the_dear_one_is_named():
+    found = profiling.profile(make(), arrays(), steps=2)
+    (name,) = found["metrics"]
+    assert name == "AUC: AUC (200 thresholds)"
+    assert found["seconds"]["metrics"] == found["metrics"][name]
+    assert name in str(found)
+    bare = profiling.profile(make(metrics=()), arrays(), steps=2)
+    assert bare["metrics"] == {} and bare["seconds"]["metrics"] == 0
+
+
+def test_eager_steps_are_said_loudly():
+    found = profiling.profile(
+        make(metrics=(), run_eagerly=True), arrays(), steps=2
+    )
+    assert found["run"]["eager"] and found["run"]["tier"] == "eager"
+    assert found["eager share"] > 0.9
+    assert found.findings[0].startswith("THE STEPS RUN EAGERLY")
+    assert "run_eagerly=True" in str(found).splitlines()[0]
+
+
+def made_up(**seconds):
+    return measure.Profile(
+        {
+            "model": "net",
+            "run": {
+                "steps": 4,
+                "steps per epoch": 1,
+                "steps per launch": 1.0,
+                "eager": False,
+                "tier": "<graph>",
+            },
+            "seconds": {
+                "step": 0.004,
+                "step on one batch": 0.004,
+                "pipeline alone": 0.001,
+                "epoch beside its steps": 0.0,
+                "metrics": 0.0,
+                **seconds,
+            },
+            "input": {"bound": False, "share": 0.0},
+            "split": {"compute": 0.003, "input": 0.001},
+            "phases": {"forward": 0.003},
+            "ops": [
+                {
+                    "name": "net/MatMul",
+                    "kind": "MatMul",
+                    "phase": "forward",
+                    "seconds": 0.003,
+                    "count": 2.0,
+                }
+            ],
+            "eager share": 0.0,
+            "timeline": [[0.0, 0.003, "compute"], [0.003, 0.001, "input"]],
+            "metrics": {"AUC: AUC (200 thresholds)": 0.0},
+            "notes": [],
+        }
+    )
+
+
+def test_an_epoch_of_one_step_is_spoken_of_where_it_costs():
+    text = str(made_up(**{"epoch beside its steps": 0.03}))
+    assert "Your epoch is one step." in text
+    assert "Your epoch" not in str(made_up())
+
+
+def test_dear_metrics_are_spoken_of():
+    assert "Metrics take 3 ms" in str(made_up(metrics=0.003))
+    assert "Metrics take" not in str(made_up(metrics=0.0003))
+
+
+class Page(html.parser.HTMLParser):
+    """Counts boxes, and takes down whatever is to be loaded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.boxes, self.loads = 0, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.boxes += tag == "rect"
+        names = dict(attributes)
+        self.loads += [names[n] for n in ("src", "href") if n in names]
+
+
+def test_the_page_needs_no_network(tmp_path):
+    made_up().save_html(tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.boxes == 4 and not page.loads
+    assert "://" not in text and "@import" not in text
+    assert "&lt;graph&gt;" in text and 'width="720.00"' in text
+    assert Page('<rect><img src="x">').loads == ["x"]
+
+
+def test_the_figure_is_drawn_and_without_matplotlib_refused(
+    tmp_path, monkeypatch
+):
+    made_up().plot(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="fastkeras.recipes"):
+        made_up().plot(tmp_path / "b.png")
+
+
+def test_profiles_and_receipts_are_compared_by_value_or_file(tmp_path):
+    first, second = made_up(), made_up(step=0.002)
+    first.save(tmp_path / "a.json")
+    assert measure.Profile.load(tmp_path / "a.json") == first
+    found = first.compare(second)
+    assert found.ratios == {"seconds.step": 0.5}
+    assert str(measure.compare(tmp_path / "a.json", second)) == str(found)
+    assert str(found) == "seconds.step: 0.004 -> 0.002 (x0.50)"
+    assert str(measure.compare(first, first)) == "no difference"
+
+
+def test_times_in_words_are_compared_as_times():
+    found = measure.compare(
+        {"t": "2.00 ms (±0.1, n=5)", "plan": "auto"},
+        {"t": "500 µs (±1, n=5)", "plan": None, "more": True},
+    )
+    assert found.ratios == {"t": pytest.approx(0.25)}
+    assert found.changes["plan"] == ("auto", None)
+    assert found.changes["more"] == (None, True)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must hold a receipt"):
+        measure.compare(tmp_path / "a.json", {})
+    (tmp_path / "b.json").write_text(json.dumps({"plan": "auto"}))
+    with pytest.raises(ValueError, match="must hold a profile"):
+        measure.Profile.load(tmp_path / "b.json")
+
+
+class Batches(keras.utils.PyDataset):
+    """Counts what it is asked for."""
+
+    ended = 0
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return arrays(16)
+
+    def on_epoch_end(self):
+        self.ended += 1
+
+
+def test_a_py_dataset_does_not_learn_of_it_and_the_trace_can_be_kept(tmp_path):
+    data = Batches()
+    found = profiling.profile(
+        make(metrics=()), data, steps=3, log_dir=str(tmp_path)
+    )
+    assert data.ended == 0 and found["run"]["steps per epoch"] == 3
+    (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    assert file.stat().st_size > 0
+    assert found["notes"] == [f"The trace: tensorboard --logdir {tmp_path}"]
+
+
+def test_two_profilers_at_once_are_refused(tmp_path):
+    model = make(metrics=())
+    tf.profiler.experimental.start(str(tmp_path))
+    try:
+        with pytest.raises(ValueError, match="the only profiler"):
+            profiling.profile(model, arrays(), steps=1)
+    finally:
+        tf.profiler.experimental.stop()
+
+
+@pytest.mark.parametrize(
+    ("data", "steps", "error", "words"),
+    [
+        ((b for b in [arrays()]), 2, TypeError, "gone through again"),
+        (arrays(0), 2, ValueError, "at least one batch"),
+        ((1, 2, 3, 4), 2, ValueError, "a tuple of 4"),
+        (arrays(), 0, ValueError, "`steps` must be >= 1"),
+    ],
+)
+def test_what_can_not_be_profiled_is_refused(data, steps, error, words):
+    with pytest.raises(error, match=words):
+        profiling.profile(make(), data, steps=steps)

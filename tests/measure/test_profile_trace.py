@@ -1,0 +1,158 @@
+"""Traces made by hand: where each instant goes, and the phases."""
+
+import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from fastkeras.measure import ManualClock
+from fastkeras.measure import _runs
+from fastkeras.measure import _xplane
+
+MS = 10**9  # picoseconds
+
+
+def space(lines, plane="/host:CPU"):
+    """A trace of lines: name -> list of (name, start ms, end ms, stats)."""
+    made = xplane_pb2.XSpace()
+    plane = made.planes.add(name=plane)
+    for key, (line_name, events) in enumerate(lines.items()):
+        # Lines begin at times of their own; half a second apart here.
+        line = plane.lines.add(name=line_name, timestamp_ns=5 * 10**8 * key)
+        for name, start, end, *stats in events:
+            number = len(plane.event_metadata) + 1
+            plane.event_metadata[number].name = name
+            event = line.events.add(
+                metadata_id=number,
+                offset_ps=int(start * MS) - 500 * MS * key,
+                duration_ps=int((end - start) * MS),
+            )
+            for stat, value in dict(*stats).items():
+                number = len(plane.stat_metadata) + 1
+                plane.stat_metadata[number].name = stat
+                event.stats.add(metadata_id=number, str_value=value)
+    return made
+
+
+STEP = {"_r": "1"}
+LINES = {
+    "python": [
+        ("train", 500, 520, STEP),
+        ("EagerLocalExecute: __inference_step_1", 502, 518),
+        ("EagerLocalExecute: Mul", 519, 520),
+    ],
+    "tf_Compute/1": [
+        ("ExecutorState::Process", 503, 509),
+        ("net/dense/MatMul:MatMul", 504, 508),
+        ("gradient_tape/net/dense/MatMul:MatMul", 512, 514),
+    ],
+    "tf_Compute/2": [
+        ("while/body/_1/while/net/dense/Relu:Relu", 506, 510),
+        ("StatefulPartitionedCall/adam/Mul_3:Mul", 514, 515),
+        ("ThreadpoolListener::Record", 500, 520),
+    ],
+    "tf_data_iterator_get_next": [
+        ("IteratorGetNextOp::DoCompute", 509, 512),
+    ],
+    "tf_data_private_threadpool": [("Decode:DecodeRaw", 515, 518)],
+}
+
+
+def parts(found):
+    sums = dict.fromkeys(_xplane.PARTS, 0.0)
+    for start, end, part in _xplane.split(found, found.launches):
+        sums[part] += (end - start) * 1e3
+    return sums
+
+
+def test_each_instant_counts_once_as_the_first_of_what_is_under_way():
+    found = _xplane.parse(space(LINES), ("adam",))
+    # compute 504-510, 512-515, 519-520; input 510-512, for 509-510 computes;
+    # dispatch 500-502, 503-504, 518-519; Python waits with no work for
+    # 502-503 and 515-518, as the pipeline's own work is none of the step.
+    assert parts(found) == pytest.approx(
+        {"compute": 10, "copies": 0, "input": 2, "dispatch": 4, "idle": 4}
+    )
+
+
+def test_the_same_work_without_its_events_is_idle():
+    lines = {"python": LINES["python"]}
+    assert parts(_xplane.parse(space(lines)))["idle"] == pytest.approx(16)
+
+
+def test_phases_are_told_by_scope():
+    events = _xplane.parse(space(LINES), ("adam",)).events
+    phases = {e.name: e.phase for e in events if e.part == "compute"}
+    assert phases == {
+        "Mul": "eager",
+        "net/dense/MatMul": "forward",
+        "gradient_tape/net/dense/MatMul": "backward",
+        "while/body/_1/while/net/dense/Relu": "forward",
+        "StatefulPartitionedCall/adam/Mul_3": "optimizer",
+    }
+    # Control: an optimizer whose name is not known.
+    other = {e.name: e.phase for e in _xplane.parse(space(LINES)).events}
+    assert other["StatefulPartitionedCall/adam/Mul_3"] == "forward"
+    assert _xplane.phase("while/body/_1/Less", ()) == "other"
+
+
+def test_eager_and_compiled_calls_are_told_apart():
+    found = _xplane.parse(space(LINES))
+    assert (found.eager, found.graph) == pytest.approx((1e-3, 16e-3))
+
+
+def test_copies_and_kernels_of_a_device_count():
+    host = space({"python": [("train", 0, 10, STEP)]})
+    host.MergeFrom(
+        space(
+            {
+                "stream": [
+                    ("MemcpyH2D", 1, 3),
+                    ("gemm", 3, 7, {"tf_op": "net/dense/MatMul:MatMul"}),
+                ]
+            },
+            "/device:GPU:0",
+        )
+    )
+    found = _xplane.parse(host)
+    assert parts(found) == pytest.approx(
+        {"compute": 4, "copies": 2, "input": 0, "dispatch": 4, "idle": 0}
+    )
+    assert [e.name for e in found.events] == ["MemcpyH2D", "net/dense/MatMul"]
+
+
+def test_a_trace_without_marks_is_refused():
+    lines = {"python": [("train", 0, 10)]}
+    with pytest.raises(ValueError, match="marked steps. Received: 1 events"):
+        _xplane.parse(space(lines))
+
+
+def run(runs, clock, epochs, batches, launch):
+    """Drives the hooks as `fit` does, with times of choice."""
+    for epoch in range(epochs):
+        clock.advance(0.1)
+        runs.on_epoch_begin(epoch)
+        clock.advance(0.2)
+        for batch in range(0, batches, launch):
+            runs.on_train_batch_begin(batch)
+            clock.advance(0.01 * launch * (5 if epoch < 1 else 1))
+            runs.on_train_batch_end(batch + launch - 1)
+    runs.on_train_end()
+
+
+@pytest.mark.parametrize("launch", [1, 4, 12])
+def test_steps_and_what_is_beside_them_are_timed_apart(launch):
+    clock = ManualClock()
+    runs = _runs.Runs(count=12, epochs=1, clock=clock)
+    runs.set_model(type("Bare", (), {"optimizer": None}))
+    run(runs, clock, epochs=3, batches=12, launch=launch)
+    # The first epoch, warm-up, took five times as long.
+    assert runs.step == pytest.approx(0.01)
+    assert runs.beside == pytest.approx(0.25)
+    assert runs.batches_per_launch == launch
+
+
+def test_windows_hold_the_batches_of_an_epoch_not_what_is_between():
+    clock = ManualClock()
+    runs = _runs.Runs(count=12, epochs=2, clock=clock)
+    runs.launches = [3, 3, 3, 2, 1]
+    marks = [(1.0, 2.0), (3.0, 4.0), (8.0, 9.0)]
+    assert runs.windows(marks) == [(1.0, 4.0), (8.0, 9.0)]
