@@ -53,7 +53,7 @@ class SkipState(State):
         self.total.assign(self.total.value + skipped)
 
     def complaint(self):
-        """Text for a run of `PATIENCE` or more, once per run; or None."""
+        """Text for an epoch in which so many followed each other, or None."""
         longest = int(self.longest.numpy())
         self.longest.assign(0)
         if longest < PATIENCE:
