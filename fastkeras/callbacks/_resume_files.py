@@ -164,7 +164,8 @@ def _to_disk(directory):
 
 
 def _read(path):
-    with np.load(path, allow_pickle=False) as file:
+    # NumPy leaves a file open that it can't read.
+    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
         text = file["text"].tobytes().decode()
         arrays = [file[str(k)] for k in range(len(file.files) - 1)]
     return decode(json.loads(text), arrays)

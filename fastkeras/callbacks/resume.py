@@ -197,9 +197,8 @@ class Resume(engine.Keeper):
             return
         if not _resume_state.is_finite(self.model, place.logs):
             warn(
-                f"No state is kept of epoch {place.epoch} from batch "
-                f"{place.done} on: the loss or a weight is not finite. The "
-                f"last good one stays in {self.directory}.",
+                "No state is kept of a loss or weights that are not finite; "
+                f"the last good one stays in {self.directory}.",
                 told=self._told,
             )
             return

@@ -1,7 +1,10 @@
 """Cut at random places and taken up, a training ends as one left alone."""
 
 import itertools
+import json
+import os
 import random
+import signal
 
 import keras
 import numpy as np
@@ -9,10 +12,15 @@ import pytest
 import tensorflow as tf
 
 import fastkeras as fk
+from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.callbacks import Resume
+from fastkeras.callbacks import resume as resume_module
+from fastkeras.callbacks._resume_files import Files
+from fastkeras.callbacks._resume_files import decode
+from fastkeras.callbacks._resume_files import encode
 
-EPOCHS, ROWS, BATCH = 4, 42, 4
-BATCHES = 11
+EPOCHS, ROWS, BATCH = 3, 40, 4
+BATCHES = 10
 
 
 class Cut(BaseException):
@@ -77,7 +85,10 @@ class Shuffled(keras.utils.PyDataset):
 
 def pipeline():
     data = tf.data.Dataset.from_tensor_slices(rows())
-    return data.shuffle(20).batch(BATCH).prefetch(2)
+    options = tf.data.Options()
+    # Its thread takes long to end.
+    options.autotune.enabled = False
+    return data.shuffle(20).batch(BATCH).prefetch(2).with_options(options)
 
 
 def noisy():
@@ -95,12 +106,16 @@ def generated():
             yield x[part], y[part]
 
 
-def net():
+def net(*layers):
     inputs = keras.Input((3,))
     h = keras.layers.Dense(4, "relu")(inputs)
-    h = keras.layers.BatchNormalization()(h)
-    h = keras.layers.Dropout(0.3)(h)
+    for layer in layers or [keras.layers.Dropout(0.3)]:
+        h = layer(h)
     return fk.FastModel(inputs, keras.layers.Dense(1)(h))
+
+
+def normalised():
+    return net(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3))
 
 
 class Own(fk.FastModel):
@@ -167,13 +182,13 @@ def schedulers():
     ]
 
 
-def scaled():
-    return fk.perf.MixedPrecision("float16", growth_interval=5)
+def averaged():
+    return keras.optimizers.AdamW(0.03, use_ema=True)
 
 
 CASES = {
-    "resident": {"batch_size": BATCH},
-    "own-class": {"batch_size": BATCH, "make": Own, "perf": "clip_by_norm"},
+    "resident": {"batch_size": BATCH, "make": normalised},
+    "own-class": {"batch_size": 6, "make": Own, "perf": "clip_by_norm"},
     "windows": {
         "batch_size": BATCH,
         "perf": [
@@ -182,11 +197,21 @@ CASES = {
             fk.perf.Execution(steps_per_launch=2),
         ],
     },
+    "scaled": {
+        "batch_size": BATCH,
+        "perf": [fk.perf.MixedPrecision(growth_steps=5)],
+    },
+    "averaged": {
+        "batch_size": BATCH,
+        "perf": [fk.perf.Microbatch(2), fk.perf.SkipNonFinite()],
+        "optimizer": averaged,
+        "shuffle": False,
+    },
     "scheduled": {
         "batch_size": BATCH,
         "extra": schedulers,
         "validation_data": rows(),
-        "epochs": 6,
+        "epochs": 5,
     },
     "short-epochs": {"batch_size": BATCH, "steps_per_epoch": 7},
     "pipeline": {"data": pipeline},
@@ -205,17 +230,255 @@ def test_a_training_that_was_cut_ends_as_one_that_was_not(name, tmp_path):
     expected = fitted(None, whole, **arguments)
     draw = random.Random(name)
     every = {"every_steps": draw.randint(1, 4)}
-    cuts = 3
-    for _ in range(cuts):
+    for _ in range(2):
+        killer = Killer(draw.randint(5, 12))
         with pytest.raises(Cut):
-            fitted(
-                Resume(tmp_path, **every),
-                Killer(draw.randint(4, 14)),
-                **arguments,
-            )
+            fitted(Resume(tmp_path, **every), killer, **arguments)
     last, resume = Killer(), Resume(tmp_path, **every)
     actual = fitted(resume, last, **arguments)
     assert resume.resumed > (0, 0)
     check_equal(expected, actual)
     assert last.losses == whole.losses
     assert last.best == whole.best
+
+
+# A model that is made and trained in no time.
+
+
+def line():
+    inputs = keras.Input((3,))
+    return fk.FastModel(inputs, keras.layers.Dense(1)(inputs))
+
+
+def wide():
+    inputs = keras.Input((3,))
+    h = keras.layers.Dense(2)(inputs)
+    return fk.FastModel(inputs, keras.layers.Dense(1)(h))
+
+
+def quick(resume, killer=None, **arguments):
+    return fitted(
+        resume,
+        killer,
+        **{"make": line, "batch_size": 10, "epochs": 2, **arguments},
+    )
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+CONTROL = {
+    "batch_size": BATCH,
+    "extra": schedulers,
+    "validation_data": rows(),
+}
+BROKEN = {
+    "variables": lambda all: [[a * 0 for a in arrays] for arrays in all],
+    "feed": lambda state: {**state, "next": 0},
+    "random": lambda state: {**state, "operations": (3, (1,) * 625, None)},
+    "callbacks": lambda states: [],
+}
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """A whole training, and the state of one that was cut."""
+    folder = tmp_path_factory.mktemp("cut")
+    expected = fitted(None, **CONTROL)
+    with pytest.raises(Cut):
+        fitted(Resume(folder, every_steps=1), Killer(18), **CONTROL)
+    return expected, Files(folder, 1).load()
+
+
+@pytest.mark.parametrize("part", BROKEN)
+def test_each_part_of_a_state_is_needed(part, cut, tmp_path, monkeypatch):
+    """The negative control: with one part broken the ends differ."""
+    expected, state = cut
+    state = {**state, part: BROKEN[part](state[part])}
+    monkeypatch.setattr(Files, "load", lambda files: state)
+    actual = fitted(Resume(tmp_path), **CONTROL)
+    with pytest.raises(AssertionError):
+        check_equal(expected, actual)
+
+
+def test_a_tier_that_was_chosen_is_taken_up(cut, tmp_path, monkeypatch):
+    expected, state = cut
+    assert state["pilots"]["resident"]["tier"] == "graph-step"
+    state["pilots"] = {
+        "resident": {"tier": "graph-loop", "tried": ["graph-loop"]}
+    }
+    monkeypatch.setattr(Files, "load", lambda files: state)
+    actual = fitted(Resume(tmp_path), **CONTROL)
+    names = {e.name for e in actual[2].train_function.ledger.entries}
+    assert names == {"train_step (graph-loop)"}
+    check_equal(expected, actual)
+
+
+def test_a_training_that_has_ended_ends_at_once(tmp_path):
+    expected = quick(Resume(tmp_path))
+    killer = Killer(0)
+    again = quick(Resume(tmp_path), killer)
+    check_equal(expected, again)
+    assert next(killer.calls) == 0
+    longer = quick(Resume(tmp_path), epochs=3)
+    check_equal(quick(None, epochs=3), longer)
+
+
+def test_a_file_that_was_cut_short_is_left_out(tmp_path):
+    expected = quick(None)
+    with pytest.raises(Cut):
+        quick(Resume(tmp_path, every_steps=1), Killer(4))
+    older, newer = sorted(tmp_path.iterdir())
+    newer.write_bytes(newer.read_bytes()[:-100])
+    (tmp_path / "state-00000009.partial").write_bytes(b"PK")
+    resume = Resume(tmp_path)
+    with pytest.warns(FastKerasWarning, match="can't be read") as told:
+        actual = quick(resume)
+    assert [str(newer) in str(w.message) for w in told] == [True]
+    assert resume.resumed == (0, 2)
+    assert not list(tmp_path.glob("*.partial"))
+    check_equal(expected, actual)
+
+
+def test_a_byte_that_changed_is_seen(tmp_path):
+    quick(Resume(tmp_path))
+    last = sorted(tmp_path.iterdir())[-1]
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 255
+    last.write_bytes(content)
+    with pytest.warns(FastKerasWarning, match="can't be read"):
+        quick(Resume(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"make": wide}, "variable 0: dense/kernel .3, 1. float32 was kept"),
+        ({"perf": "clip_by_norm"}, "perf: .*ClipByNorm"),
+        ({"optimizer": keras.optimizers.SGD}, "optimizer: .*SGD"),
+        ({"optimizer": keras.optimizers.Adam}, "optimizer: .*learning_rate"),
+        ({"batch_size": 5}, "data: .*shape=.5, 3."),
+    ],
+)
+def test_another_training_is_refused(changed, told, tmp_path):
+    quick(Resume(tmp_path))
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(
+        ValueError, match=f"(?s)must be of this training.*{told}"
+    ):
+        quick(Resume(tmp_path), **changed)
+    assert before == {p: p.read_bytes() for p in tmp_path.iterdir()}
+
+
+def test_another_version_is_refused(tmp_path, monkeypatch):
+    quick(Resume(tmp_path))
+    monkeypatch.setattr(keras, "__version__", "3.99.0")
+    with pytest.raises(ValueError, match="keras: 3.15.* was kept, now 3.99.0"):
+        quick(Resume(tmp_path))
+
+
+class Spoil(keras.callbacks.Callback):
+    """Makes a weight infinite after some batches."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.model.optimizer.iterations == 6:
+            self.model.layers[-1].bias.assign([np.inf])
+
+
+def test_what_is_not_finite_is_not_kept(tmp_path):
+    guard = keras.callbacks.TerminateOnNaN()
+    with pytest.warns(FastKerasWarning, match="not finite") as told:
+        quick(
+            Resume(tmp_path, every_steps=1),
+            extra=lambda: [Spoil(), guard],
+            epochs=9,
+        )
+    assert sum("No state is kept" in str(w.message) for w in told) == 1
+    resume = Resume(tmp_path)
+    quick(resume)
+    assert resume.resumed == (1, 1)
+
+
+def test_an_interrupt_leaves_the_last_state(tmp_path):
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(Resume(tmp_path, every_steps=1), extra=lambda: [Interrupt()])
+    resume = Resume(tmp_path)
+    quick(resume)
+    assert resume.resumed == (0, 2)
+
+
+def test_sigterm_keeps_a_state_and_has_its_own_exit_code(tmp_path):
+    class Terminate(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        quick(Resume(tmp_path), extra=lambda: [Terminate()])
+    assert ended.value.code == Resume.EXIT_CODE == 75
+    assert signal.getsignal(signal.SIGTERM) is before
+    resume = Resume(tmp_path)
+    quick(resume)
+    assert resume.resumed == (0, 2)
+
+
+def test_so_many_states_stay(tmp_path):
+    quick(Resume(tmp_path, every_steps=1, keep=3), Killer())
+    kept = [f"state-{k:08d}.npz" for k in (7, 8, 9)]
+    assert names(tmp_path) == kept
+
+
+def test_seconds_are_counted(tmp_path, monkeypatch):
+    clock = itertools.count(step=10)
+    monkeypatch.setattr(resume_module.time, "monotonic", lambda: next(clock))
+    quick(Resume(tmp_path, every_seconds=25, keep=99), Killer())
+    assert len(names(tmp_path)) == 4
+
+
+def test_a_full_disk_is_told_and_training_goes_on(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(FastKerasWarning, match="can't be written"):
+        actual = quick(Resume(tmp_path / "file" / "below"))
+    check_equal(quick(None), actual)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"every_steps": 0}, "`every_steps` must be >= 1"),
+        ({"every_epochs": -1}, "`every_epochs` must be >= 1"),
+        ({"every_seconds": 0}, "`every_seconds` must be finite and > 0"),
+        ({"keep": 0}, "`keep` must be >= 1"),
+    ],
+)
+def test_what_can_not_be_is_refused(arguments, error, tmp_path):
+    with pytest.raises(ValueError, match=error):
+        Resume(tmp_path, **arguments)
+
+
+def test_a_plain_model_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="Resume needs a FastModel"):
+        quick(Resume(tmp_path), perf=None)
+    assert not names(tmp_path)
+
+
+def test_values_come_back_as_they_were():
+    value = {
+        "a": (1, [2.5, None, True, "x"], float("inf")),
+        3: np.float32(0.1),
+        "n": {"array": np.arange(3, dtype="int8")},
+    }
+    arrays = []
+    text = json.dumps(encode(value, arrays))
+    back = decode(json.loads(text), arrays)
+    np.testing.assert_equal(back, value)
+    assert type(back[3]) is np.float32
+    with pytest.raises(TypeError):
+        encode({"f": print}, [])
