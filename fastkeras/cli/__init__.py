@@ -14,6 +14,8 @@ import sys
 
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
+from fastkeras.cli import _profile
+from fastkeras.cli import _report
 from fastkeras.cli._common import FAILED
 from fastkeras.cli._common import INTERRUPTED
 from fastkeras.cli._common import MISUSED
@@ -21,7 +23,7 @@ from fastkeras.cli._common import Parser
 from fastkeras.cli._common import UsageError
 
 #: Each has a module, whose `add` adds it to the parser.
-_COMMANDS = (_advise, _bench)
+_COMMANDS = (_advise, _bench, _profile, _report)
 
 
 def main(argv=None):

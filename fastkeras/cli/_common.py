@@ -1,6 +1,7 @@
 """What the commands share: exit codes, options, errors, the progress line."""
 
 import argparse
+import json
 import pathlib
 
 from fastkeras._lib import checks
@@ -51,6 +52,26 @@ def check_folders(args, *names):
                     "Make the folder first.",
                 )
             )
+
+
+def earlier(path):
+    """The values that an earlier `--json` wrote to a file, or None.
+
+    Args:
+        path: String as given to `--against`, or None.
+    """
+    if path is None:
+        return None
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UsageError(
+            checks.message(
+                "The file of `--against` must be one that `--json` wrote",
+                f"against={path!r} ({error})",
+                "Write one first.",
+            )
+        ) from None
 
 
 def progress(stream):

@@ -17,10 +17,6 @@ def as_before(model):
         model: A `keras.Model` whose variables are all made.
     """
     random = private_measure.random_state()
-    features = {}
-    state = vars(model).get("perf_state")
-    if state is not None:
-        state.save_own_variables(features)
     variables = _variables(model)
     values = [v.numpy() for v in variables]
     attributes = dict(vars(model))
@@ -32,14 +28,16 @@ def as_before(model):
         vars(model).update(attributes)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-        if state is not None:
-            state.load_own_variables(features)
         random()
 
 
 def _variables(model):
-    """Those of layers, metrics, seeds and optimizer, each once."""
+    """Those of layers, metrics, seeds, optimizer and features, each once."""
     found = [*model.variables, *model.metrics_variables]
     if model.optimizer is not None:
         found += model.optimizer.variables
+    for state in getattr(vars(model).get("_step"), "states", ()):
+        found += state.variables.values()
+        for tracker in state.trackers.values():
+            found += tracker.variables
     return list({id(v): v for v in found}.values())

@@ -1,0 +1,78 @@
+"""The commands `profile` and `report`: what they write, and exit codes."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from fastkeras import cli
+from fastkeras import measure
+
+SOURCE = """
+import keras
+import numpy as np
+
+def make():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model, (np.ones((64, 4)), np.ones((64, 1)))
+
+def broken():
+    raise RuntimeError("No disk.\\nMore words.")
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "job.py").write_text(SOURCE)
+    return "job.py"
+
+
+def test_a_profile_is_printed_written_and_compared(file, capsys):
+    command = ["profile", f"{file}:make", "--steps", "2", "--json", "a.json"]
+    assert cli.main([*command, "--html", "a.html", "--plot", "a.svg"]) == 0
+    out, err = capsys.readouterr()
+    found = measure.Profile.load("a.json")
+    assert str(found) in out and "profile: the pipeline alone" in err
+    for name in ("a.html", "a.svg"):
+        assert "<svg" in pathlib.Path(name).read_text(encoding="utf-8")
+    assert cli.main([*command, "--against", "a.json"]) == 0
+    out = capsys.readouterr().out
+    assert "against a.json" in out and "seconds.step: " in out
+
+
+def test_a_report_trains_and_prints_the_receipt(file, capsys):
+    command = ["report", f"{file}:make", "--epochs", "2", "--json", "a.json"]
+    assert cli.main(command) == 0
+    out, err = capsys.readouterr()
+    assert "epoch 2 of 2" in err and "time per epoch" in out
+    receipt = json.loads(pathlib.Path("a.json").read_text())
+    assert receipt["settings"]["run_eagerly"]["effective"] is False
+    assert str(measure.Receipt(receipt)) in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["profile", "job.py:mke"], 2, "Did you mean 'make'?"),
+        (["profile", "job.py:make", "--steps", "0"], 2, "must be >= 1"),
+        (["profile", "job.py:make", "--html", "no/a"], 2, "of `--html` must"),
+        (["report", "job.py:make", "--against", "b"], 2, "`--json` wrote"),
+        (["report", "job.py:make", "--epochs", "x"], 2, "invalid int"),
+        (["report", "job.py:broken"], 1, "RuntimeError: No disk."),
+        (["profile"], 2, "TARGET"),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(file, capsys, arguments, code, words):
+    assert cli.main(arguments) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("fastkeras: error: ") and words in last
+    assert "More words" not in last
+
+
+def test_debug_shows_where_it_came_from(file):
+    with pytest.raises(RuntimeError, match="No disk"):
+        cli.main(["profile", f"{file}:broken", "--debug"])
