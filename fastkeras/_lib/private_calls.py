@@ -25,6 +25,20 @@ stop_recording = record.stop_recording
 is_recording = record.could_possibly_record
 
 
+def record_gradient(outputs, inputs, gradient):
+    """Gives tensors a gradient of their own on the tapes that record.
+
+    `tf.custom_gradient` does the same and, in a graph, enters the function in
+    a registry that keeps it, the graph and the model for good.
+
+    Args:
+        outputs, inputs: Lists of tensors.
+        gradient: Function of the gradients of all outputs to a list of those
+            of all inputs, None among them.
+    """
+    record.record_operation("Recomputed", outputs, inputs, gradient)
+
+
 def call_state():
     """The call in progress: its `training` value, its autocast dtype."""
     return [global_state.get_global_attribute(name) for name in _CALL]

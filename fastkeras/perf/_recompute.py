@@ -185,21 +185,14 @@ class _Call:
         by all its inputs but the weights: random numbers depend on a seed
         alone.
         """
-        if not result.floats:
-            return []
+        with private_calls.stop_recording():
+            floats = [tf.identity(t) for t in result.floats]
+        private_calls.record_gradient(floats, self.inputs, self._gradient)
+        return floats
 
-        @tf.custom_gradient
-        def attach(*values):
-            def gradient(*upstream):
-                return self._gradient(values, upstream)
-
-            return result.floats, gradient
-
-        return attach(*self.inputs)
-
-    def _gradient(self, values, upstream):
+    def _gradient(self, *upstream):
         upstream = [tf.convert_to_tensor(u) for u in upstream]
-        values = list(values)
+        values = self.inputs
         if not tf.executing_eagerly():
             values = [
                 value if self._is_weight(k) else _after(value, upstream[0])

@@ -19,6 +19,23 @@ def test_whether_a_tape_records():
     assert tape.gradient([square, twice], x) == 2
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_gradient_of_its_own(graph):
+    def tripled(x, unused):
+        with tf.GradientTape() as tape:
+            tape.watch([x, unused])
+            with private_calls.stop_recording():
+                outputs = [x * 1.0, x * 2.0]
+            private_calls.record_gradient(
+                outputs, [x, unused], lambda a, b: [3 * a + b, None]
+            )
+            loss = outputs[0] * 5
+        return tape.gradient(loss, x)
+
+    run = tf.function(tripled) if graph else tripled
+    assert run(tf.constant(2.0), tf.constant(1.0)) == 15
+
+
 def test_a_call_is_entered_again():
     seen = []
 
