@@ -122,6 +122,8 @@ class FastSide(Side):
         super().__init__(
             row, FastModel, {"perf": Execution(cache=False)}, data, clock
         )
+        # Nothing of it is searched, and a plan is no plain value.
+        self.options = {}
         self.settled = False
 
     def warm(self, seconds):

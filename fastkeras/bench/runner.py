@@ -97,7 +97,7 @@ def run(
     say = say or (lambda text: None)
     no_jax = jax_client.why_not(jax_python)
     jax = None if no_jax or not chosen else jax_client.Jax(jax_python)
-    report = _header(suite, seconds, quick)
+    report = header(suite, seconds, quick)
     report["jax"] = {"left_out": no_jax, "versions": jax and jax.versions}
     watch = measure.Stopwatch(measure.Clock())
     try:
@@ -168,7 +168,8 @@ def _maker(row, jax, quick):
     return make
 
 
-def _header(suite, seconds, quick):
+def header(suite, seconds, quick):
+    """What ran where, with no rows yet: see `results.KEYS`."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
         "fastkeras": _version(),

@@ -60,9 +60,9 @@ def table(report):
     fastkeras ...
     """
     good = [row for row in report["rows"] if not row["error"]]
-    parts = [_header(report)]
+    parts = [header(report)]
     if good:
-        parts.append(_aligned([_HEAD, *map(_cells, good)]))
+        parts.append(aligned([_HEAD, *map(_cells, good)]))
         parts.append(_legend())
     parts += _jax_part(report, good)
     slow = results.slow_rows(report)
@@ -75,7 +75,7 @@ def table(report):
     return "\n\n".join(parts)
 
 
-def _header(report):
+def header(report):
     machine, versions = report["machine"], report["versions"]
     load = machine.get("load")
     lines = [
@@ -101,8 +101,8 @@ def _cells(row):
         duration(row["stock"]["median"]),
         duration(row["best_stock"]["median"]) + _options(row["best_stock"]),
         duration(row["fast"]["median"]),
-        _times(row["stock"]["ratio"]),
-        _times(row["best_stock"]["ratio"]),
+        times(row["stock"]["ratio"]),
+        times(row["best_stock"]["ratio"]),
         row["fast"].get("tier") or "-",
         duration(min(first["stock"])),
         duration(min(first["fast"])),
@@ -123,14 +123,14 @@ def _jax_part(report, good):
             duration(row["jax"]["median"]),
             duration(row["jax_best"]["median"]) + _options(row["jax_best"]),
             duration(row["fast"]["median"]),
-            _times(row["jax"]["ratio"]),
-            _times(row["jax_best"]["ratio"]),
+            times(row["jax"]["ratio"]),
+            times(row["jax_best"]["ratio"]),
             duration(row["floor"]["median"]) if row["floor"] else "-",
         )
         for row in rows
     ]
     return [f"Keras on JAX ({versions}), in the same turns:"] + [
-        _aligned([_JAX_HEAD, *cells])
+        aligned([_JAX_HEAD, *cells])
     ]
 
 
@@ -150,13 +150,13 @@ def _options(side):
     return f" ({steps}{jit})"
 
 
-def _times(ratio):
+def times(ratio):
     digits = 2 if ratio["median"] < 10 else 1
     half = (ratio["upper"] - ratio["lower"]) / 2
     return f"{ratio['median']:.{digits}f} ±{half:.{digits}f}"
 
 
-def _aligned(rows):
+def aligned(rows):
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

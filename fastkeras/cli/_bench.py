@@ -7,6 +7,7 @@ import sys
 
 from fastkeras import bench
 from fastkeras._lib import checks
+from fastkeras.bench import techniques
 from fastkeras.cli import _common
 
 
@@ -23,7 +24,8 @@ def add(commands):
         "--suite",
         default="all",
         metavar="NAME",
-        help="overhead, compute or all; default: all",
+        help="overhead, compute, all, or techniques: what each technique "
+        "gives; default: all",
     )
     parser.add_argument(
         "--rows", metavar="NAME,...", help=f"only these rows, of {rows}"
@@ -53,22 +55,27 @@ def _bench(args):
     _check(args, rows)
     # Compilers log what they do; the progress line is enough here.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    report = bench.run(
-        args.suite,
-        rows,
-        args.seconds,
-        args.quick,
-        args.jax_python,
-        say=_common.progress(sys.stderr),
-    )
+    say = _common.progress(sys.stderr)
+    kind = techniques if args.suite == techniques.SUITE else bench
+    if kind is techniques:
+        report = techniques.run(rows, args.seconds, args.quick, say=say)
+    else:
+        report = bench.run(
+            args.suite,
+            rows,
+            args.seconds,
+            args.quick,
+            args.jax_python,
+            say=say,
+        )
     _common.end_progress(sys.stderr)
-    print(bench.table(report))
+    print(kind.table(report))
     if args.json:
         text = json.dumps(report, indent=1)
         pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
         print(f"\nnumbers: {args.json}")
     if args.plot:
-        bench.plot(report, args.plot)
+        kind.plot(report, args.plot)
         print(f"\nchart: {args.plot}")
     if report.get("interrupted"):
         return _common.INTERRUPTED
@@ -79,7 +86,10 @@ def _bench(args):
 def _check(args, rows):
     """Finds before the first second is spent what can't work at the end."""
     try:
-        bench.select(args.suite, rows)
+        if args.suite == techniques.SUITE:
+            techniques.select(rows)
+        else:
+            bench.select(args.suite, rows)
         if args.seconds is not None:
             checks.positive_number(
                 args.seconds, "seconds", "Give some seconds, as in 20."

@@ -1,0 +1,106 @@
+"""The techniques: which ways are compared, and figures from made-up times."""
+
+import pytest
+
+import fastkeras as fk
+from fastkeras.bench import techniques
+from fastkeras.bench.rows import ROWS
+from fastkeras.bench.techniques import EAGER
+from fastkeras.bench.techniques import TECHNIQUES
+from fastkeras.bench.techniques import options
+from fastkeras.bench.techniques import ways
+
+# Seconds of a batch by what a way is made of: each halves it but the last,
+# which doubles it.
+NAMES = [technique.name for technique in TECHNIQUES]
+
+
+def seconds(parts):
+    if parts is None:
+        return 0.064
+    names = [technique.name for technique in parts]
+    last = NAMES[-1] in names
+    return 0.064 * 0.5 ** (len(names) - last) * (2 if last else 1)
+
+
+def made_up(turns=3):
+    return {way: [seconds(parts)] * turns for way, parts in ways().items()}
+
+
+def test_each_technique_is_alone_and_added():
+    found = ways()
+    assert found[EAGER] is None
+    for k, name in enumerate(NAMES[2:], 2):
+        assert [t.name for t in found[name]] == [NAMES[0], name]
+        assert [t.name for t in found[f"+ {name}"]] == NAMES[: k + 1]
+    assert len(found) == 3 + 2 * len(NAMES[2:])
+
+
+def test_the_figures_are_ratios_turn_by_turn():
+    row = techniques.record(ROWS["mlp"], made_up(), {})
+    gains = {w["name"]: w["gain"]["median"] for w in row["alone"]}
+    assert gains == {**dict.fromkeys(NAMES[1:-1], 2.0), NAMES[-1]: 0.5}
+    added = [w["gain"]["median"] for w in row["ordered"]]
+    assert added == [2.0] * (len(NAMES) - 1) + [0.5]
+    assert row["ordered"][1]["total"]["median"] == 4.0
+
+
+def test_what_does_not_help_has_a_sentence_and_what_helps_has_none():
+    row = techniques.record(ROWS["mlp"], made_up(), {})
+    (note,) = row["notes"]
+    assert note.startswith("gradient checkpointing: 0.50x the traced step; it")
+
+
+def test_a_way_that_fails_is_left_out_and_told():
+    times = made_up()
+    del times["XLA"], times["+ XLA"]
+    row = techniques.record(ROWS["cnn"], times, {"+ XLA": "no device"})
+    assert "XLA" not in [way["name"] for way in row["alone"]]
+    assert "XLA fails: no device" in row["notes"]
+    # The next one is compared with what was there before.
+    mixed = next(w for w in row["ordered"] if w["name"] == f"+ {NAMES[4]}")
+    assert mixed["gain"]["median"] == 4.0
+
+
+def test_the_table_and_the_chart_show_all_of_them():
+    report = techniques.run(rows=[])
+    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {})]
+    text = techniques.table(report)
+    for name in [EAGER, *NAMES]:
+        assert name in text
+    assert "What does not help, MLP 64-128-128-10:" in text
+
+
+def test_the_chart_is_drawn(tmp_path):
+    report = techniques.run(rows=[])
+    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {})]
+    techniques.plot(report, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 1000
+
+
+def test_the_ways_are_made_of_the_features_of_perf():
+    row = ROWS["mlp"].quick()
+    layers = [x.name for x in row.build(fk.FastModel).layers if x.weights]
+    plans = [options(parts, layers)["perf"] for parts in ways().values()]
+    assert all(fk.perf.Execution is type(plan[0]) for plan in plans)
+    names = {type(f).__name__ for plan in plans for f in plan}
+    assert names == {
+        "Accumulate",
+        "Execution",
+        "MixedPrecision",
+        "Rematerialize",
+        "Watch",
+    }
+
+
+def test_an_unknown_row_is_refused():
+    with pytest.raises(ValueError, match="Did you mean 'mlp'"):
+        techniques.run(rows=["mlpp"])
+
+
+@pytest.mark.slow
+def test_every_way_of_a_row_runs():
+    report = techniques.run(rows=["mlp"], quick=True)
+    (row,) = report["rows"]
+    assert not [note for note in row["notes"] if "fails" in note]
+    assert len(row["ordered"]) == len(NAMES)
