@@ -5,11 +5,10 @@ import sys
 
 import keras
 
-import fastkeras as fk
-from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras.cli import _common
 from fastkeras.cli import _target
+from fastkeras.model import FastModel
 
 
 def add(commands):
@@ -84,9 +83,9 @@ def _check(args):
 
 def _fast(model):
     """The model, or one that shares its layers, compiled as it was."""
-    if isinstance(model, fk.FastModel):
+    if isinstance(model, FastModel):
         return model
-    fast = fk.FastModel.from_keras(model)
+    fast = FastModel.from_keras(model)
     fast.compile_from_config(model.get_compile_config())
     return fast
 
