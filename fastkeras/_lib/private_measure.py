@@ -30,7 +30,8 @@ def random_state():
         A function that puts all of it back.
     """
     python, numpy = random.getstate(), np.random.get_state()
-    seeds = context.context()._rng
+    # There is none before the first `tf.random.set_seed`.
+    seeds = vars(context.context()).get("_rng")
     context.context()._rng = random.Random("another series")
     keras = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     counter = None if keras is None else keras.state.numpy()
@@ -40,7 +41,10 @@ def random_state():
     def restore():
         random.setstate(python)
         np.random.set_state(numpy)
-        context.context()._rng = seeds
+        if seeds is None:
+            del context.context()._rng
+        else:
+            context.context()._rng = seeds
         global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, keras)
         if keras is not None:
             keras.state.assign(counter)

@@ -5,6 +5,7 @@ import sys
 
 import keras
 
+from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras.cli import _common
 from fastkeras.cli import _target

@@ -45,6 +45,13 @@ def test_a_generator_that_was_not_there_is_not_there_afterwards():
     assert keras.random.normal(()).numpy() == first
 
 
+def test_a_process_that_has_set_no_seed_still_has_none(monkeypatch):
+    current = private_measure.context.context()
+    monkeypatch.delattr(current, "_rng")
+    private_measure.random_state()()
+    assert not hasattr(current, "_rng")
+
+
 @pytest.mark.parametrize("weight", [None, np.array([2.0, 0.0])])
 def test_each_metric_comes_with_the_arguments_of_its_update(weight):
     inputs = keras.Input((1,))

@@ -52,6 +52,8 @@ def test_a_report_trains_and_prints_the_receipt(file, capsys):
     receipt = json.loads(pathlib.Path("a.json").read_text())
     assert receipt["settings"]["run_eagerly"]["effective"] is False
     assert str(measure.Receipt(receipt)) in out
+    assert cli.main([*command, "--against", "a.json"]) == 0
+    assert "against a.json\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
