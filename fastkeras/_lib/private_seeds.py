@@ -32,14 +32,19 @@ def set_keras_state(state):
         seed_generator.global_seed_generator().state.assign(state)
 
 
+def _operations():
+    """The generator of seeds; there is none before the first is set."""
+    return getattr(context.context(), "_rng", None)
+
+
 def operations_state():
     """What the seeds of eager operations are drawn from, or None."""
-    generator = context.context()._rng
+    generator = _operations()
     return None if generator is None else generator.getstate()
 
 
 def set_operations_state(state):
     """Goes on from a state of `operations_state`."""
-    generator = context.context()._rng
+    generator = _operations()
     if state is not None and generator is not None:
         generator.setstate(state)

@@ -1,5 +1,6 @@
 """Cut at random places and taken up, a training ends as one left alone."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -139,15 +140,17 @@ def fitted(
     perf="auto",
     optimizer=lambda: keras.optimizers.Adam(0.03),
     extra=lambda: [],
+    scope=contextlib.nullcontext,
     **arguments,
 ):
     """What the command of a user does; returns weights and history."""
     keras.utils.set_random_seed(7)
     keras.backend.clear_session(free_memory=False)
-    model = make()
-    model.compile(
-        optimizer(), "mse", metrics=["mae"], jit_compile=False, perf=perf
-    )
+    with scope():
+        model = make()
+        model.compile(
+            optimizer(), "mse", metrics=["mae"], jit_compile=False, perf=perf
+        )
     data = data()
     if data is not None and not isinstance(data, tuple):
         data = (data,)
@@ -225,16 +228,35 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:The position in the data")
 def test_a_training_that_was_cut_ends_as_one_that_was_not(name, tmp_path):
-    arguments = CASES[name]
+    check_cuts(name, tmp_path, **CASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The position in the data")
+@pytest.mark.parametrize("perf", ["auto", fk.perf.Accumulate(2)])
+def test_under_a_strategy(mirrored, perf, tmp_path):
+    check_cuts(
+        "mirrored", tmp_path, data=pipeline, scope=mirrored.scope, perf=perf
+    )
+
+
+@pytest.mark.slow
+def test_on_one_device(tmp_path):
+    one = tf.distribute.OneDeviceStrategy("CPU:1")
+    check_cuts("one", tmp_path, batch_size=BATCH, scope=one.scope)
+
+
+def check_cuts(seed, folder, **arguments):
+    """Cuts a training twice, and compares its end with that of a whole one."""
     whole = Killer()
     expected = fitted(None, whole, **arguments)
-    draw = random.Random(name)
+    draw = random.Random(seed)
     every = {"every_steps": draw.randint(1, 4)}
     for _ in range(2):
         killer = Killer(draw.randint(5, 12))
         with pytest.raises(Cut):
-            fitted(Resume(tmp_path, **every), killer, **arguments)
-    last, resume = Killer(), Resume(tmp_path, **every)
+            fitted(Resume(folder, **every), killer, **arguments)
+    last, resume = Killer(), Resume(folder, **every)
     actual = fitted(resume, last, **arguments)
     assert resume.resumed > (0, 0)
     check_equal(expected, actual)
@@ -310,7 +332,7 @@ def test_a_tier_that_was_chosen_is_taken_up(cut, tmp_path, monkeypatch):
     }
     monkeypatch.setattr(Files, "load", lambda files: state)
     actual = fitted(Resume(tmp_path), **CONTROL)
-    names = {e.name for e in actual[2].train_function.ledger.entries}
+    names = {e.function for e in actual[2].train_function.ledger.entries}
     assert names == {"train_step (graph-loop)"}
     check_equal(expected, actual)
 
