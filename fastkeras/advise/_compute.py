@@ -19,8 +19,7 @@ def xla(facts):
     settings = {"jit_compile": True}
     return Advice(
         "XLA",
-        f"a step of {facts.times.step} is {1 - facts.times.dispatch:.0%} "
-        "computing, operation by operation: XLA is off",
+        f"a step of {_computing(facts)}, operation by operation: XLA is off",
         "operations are fused; measure it, as some models lose",
         "perf='auto' (a FastModel measures it), or compile(jit_compile=True)",
         settings=settings,
@@ -69,7 +68,7 @@ def mixed_precision(facts):
     return Advice(
         "mixed precision",
         f"all layers compute in float32 on {facts.gpus} GPU(s), and a step of "
-        f"{facts.times.step} is {1 - facts.times.dispatch:.0%} computing",
+        f"{_computing(facts)}",
         "1.5 to 3 times as fast on a GPU with Tensor Cores, half the memory "
         "of the activations",
         "perf='mixed_float16' (or 'mixed_bfloat16')",
@@ -80,7 +79,7 @@ def mixed_precision(facts):
 def larger_batch(facts):
     if not facts.is_device_bound or facts.data.rows >= 1024:
         return None
-    ratio = facts.seconds_of_double / facts.times.step.median
+    ratio = facts.seconds_of_double / facts.seconds
     if ratio >= CHEAP_DOUBLE:
         return None
     return Advice(
@@ -90,6 +89,11 @@ def larger_batch(facts):
         f"batch_size={2 * facts.data.rows}, with a learning rate to match",
         mathematics="changed",
     )
+
+
+def _computing(facts):
+    step, share = facts.profile.step * 1e3, 1 - facts.python_share
+    return f"{step:.3g} ms is {share:.0%} computing"
 
 
 def half_outputs(facts):

@@ -30,6 +30,7 @@ class Data:
 
     def __init__(self, data, batch_size):
         checks.positive_int(batch_size, "batch_size", "Leave it out for 32.")
+        self.source, self.batch_size = data, batch_size
         self.is_arrays = isinstance(data, (tuple, list))
         if not self.is_arrays and not isinstance(
             data, (tf.data.Dataset, keras.utils.PyDataset)

@@ -9,13 +9,13 @@ import tensorflow as tf
 from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras._lib import private
-from fastkeras._lib import private_runtime
+from fastkeras._lib import private_datasets
 from fastkeras.advise import _graph
-from fastkeras.advise import _state
 from fastkeras.advise import _times
 from fastkeras.advise._code import Code
 from fastkeras.advise._data import Data
 from fastkeras.engine._resident import free_memory
+from fastkeras.measure._state import as_before
 
 
 class Facts:
@@ -28,7 +28,7 @@ class Facts:
         model: A compiled `keras.Model`.
         data: See `Data`.
         batch_size: Integer, of arrays. Defaults to `32`.
-        steps: Integer, steps that are timed a turn. Defaults to `10`.
+        steps: Integer, steps that are profiled. Defaults to `10`.
         clock: `fastkeras.measure.Clock`. Defaults to `None`: the real one.
         **known: Facts that are known already, by name.
     """
@@ -118,8 +118,12 @@ class Facts:
     @contextlib.contextmanager
     def undisturbed(self):
         """What happens in it to the model's state is undone."""
-        with _state.kept(self.model), _graph.shortened(self.code.lists):
+        made = len(self.model.metrics_variables)
+        with as_before(self.model), _graph.shortened(self.code.lists):
             yield
+        if len(self.model.metrics_variables) > made:
+            # Metrics whose variables the first step has made.
+            self.model.reset_metrics()
 
     @functools.cached_property
     def code(self):
@@ -131,14 +135,26 @@ class Facts:
             return _graph.trace(self.model, self.data.batch, self.code.lists)
 
     @functools.cached_property
-    def times(self):
-        """`Times`, or None for a step that runs eagerly."""
+    def profile(self):
+        """`fastkeras.measure.Profile`, or None for a step run eagerly."""
         if self.is_eager or self.traced.error:
             return None
         with self.undisturbed():
-            return _times.measure_times(
-                self.model, self.data, self.steps, self.clock
+            return measure.profile(
+                self.model, self.data.source, self.steps, self.data.batch_size
             )
+
+    @property
+    def python_share(self):
+        """Share of a step in which Python works and no operation does."""
+        if self.profile is None:
+            return 0.0
+        return self.profile.shares["dispatch"] + self.profile.shares["idle"]
+
+    @property
+    def seconds(self):
+        """Seconds of a step on a batch that is at hand."""
+        return self.profile["seconds"]["step on one batch"]
 
     @functools.cached_property
     def seconds_of_double(self):
@@ -154,7 +170,7 @@ class Facts:
         if not isinstance(self.data.dataset, tf.data.Dataset):
             return [(type(self.data.dataset).__name__, 0.0)]
         return _times.stage_seconds(
-            private_runtime.stages(self.data.dataset),
+            private_datasets.stages(self.data.dataset),
             self.data.rows,
             self.clock,
         )
@@ -162,7 +178,8 @@ class Facts:
     @property
     def is_device_bound(self):
         """Whether the device is busy most of the time."""
-        times = self.times
         return (
-            times is not None and times.dispatch <= 0.3 and times.input <= 0.2
+            self.profile is not None
+            and self.python_share <= 0.3
+            and not self.profile["input"]["bound"]
         )

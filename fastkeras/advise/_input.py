@@ -2,9 +2,6 @@
 
 from fastkeras.advise._advice import Advice
 
-#: Share of the time with its input that a step waits, above which it is told.
-WAIT = 0.2
-
 _PYTHON_STAGE = "runs Python, whose lock lets parallel calls gain nothing: "
 _FIXES = {
     "FlatMap": _PYTHON_STAGE + "write the rows as TFRecord once, or `.cache()`",
@@ -82,16 +79,15 @@ def shapes_under_xla(facts):
 
 
 def input_wait(facts):
-    times = facts.times
-    if times is None or times.input <= WAIT:
+    if facts.profile is None or not facts.profile["input"]["bound"]:
         return None
     name, seconds = max(facts.stages, key=lambda stage: stage[1])
+    share, step = facts.profile["input"]["share"], facts.profile.step
     return Advice(
         "input wait",
-        f"a step of {times.step} waits {times.wait * 1e3:.3g} ms for its "
-        f"batch ({times.input:.0%} of the time); the stage {name} takes most "
-        f"of it, {seconds * 1e3:.3g} ms a batch",
-        f"up to {1 / (1 - times.input):.2g} times as fast",
+        f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it for its "
+        f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
+        f"up to {1 / (1 - share):.2g} times as fast",
         f"{name}: {_FIXES.get(name, _FIX)}",
     )
 
@@ -99,10 +95,17 @@ def input_wait(facts):
 def one_step_epochs(facts):
     if len(facts.data.specs) > 1:
         return None
+    beside = ""
+    if facts.profile is not None:
+        seconds = facts.profile["seconds"]
+        beside = (
+            f": {seconds['epoch beside its steps'] * 1e3:.3g} ms beside a "
+            f"step of {facts.profile.step * 1e3:.3g} ms"
+        )
     return Advice(
         "epochs of one step",
         "an epoch is one step, so what is done once an epoch (metrics, logs, "
-        "callbacks) is done every step",
+        "callbacks) is done every step" + beside,
         "several times as fast for a small model",
         "dataset.repeat(k) (k times the arrays) and k times fewer epochs"
         + ("" if facts.is_fast else ", with steps_per_execution=k"),

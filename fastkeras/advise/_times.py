@@ -1,76 +1,11 @@
-"""The few times that advice needs: a step, its device part, its input."""
+"""Times beside those of a profile: a larger batch, a stage of a pipeline."""
 
-import dataclasses
 import statistics
 
 import tensorflow as tf
 
-from fastkeras import measure
 from fastkeras._lib.private import tree
 from fastkeras.advise._graph import step_function
-
-#: Turns of single steps and of steps in a loop.
-_TURNS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """Seconds of one training step.
-
-    Attributes:
-        step: `Summary`, called from Python on one batch that stands still.
-        device: Float, the same in a loop in the graph: no Python in between.
-        wait: Float, what it waits for the next batch.
-
-    Example:
-
-    >>> from fastkeras.measure import Summary
-    >>> Times(Summary(0.004, 0.004, 0.004, 9), device=0.001, wait=0.0).dispatch
-    0.75
-    """
-
-    step: measure.Summary
-    device: float
-    wait: float
-
-    @property
-    def dispatch(self):
-        """Share of a step that is Python and dispatch."""
-        return max(0.0, 1 - self.device / self.step.median)
-
-    @property
-    def input(self):
-        """Share of the time with its input that is waiting."""
-        return self.wait / (self.wait + self.step.median)
-
-
-def measure_times(model, data, steps, clock):
-    """Measures `Times`, in turns and after warm-up.
-
-    Args:
-        model: A built, compiled model, whose state is changed.
-        data: `Data`.
-        steps: Integer, steps a turn.
-        clock: `Clock`.
-    """
-    one = step_function(model, model.jit_compile or None)
-    many = tf.function(
-        lambda batch, count: _loop(one, batch, count), autograph=False
-    )
-    batch, count = data.batch, tf.constant(steps)
-    _wait_for(one(batch))
-    many(batch, tf.constant(1))
-    singles, loops = [], []
-    for _ in range(_TURNS):
-        for _ in range(steps):
-            with clock.stopwatch() as watch:
-                _wait_for(one(batch))
-            singles.append(watch.seconds)
-        with clock.stopwatch() as watch:
-            many(batch, count).numpy()
-        loops.append(watch.seconds / steps)
-    wait = 0.0 if data.is_arrays else _input_wait(one, data, steps, clock)
-    return Times(measure.summarize(singles), statistics.median(loops), wait)
 
 
 def seconds_of_rows(model, batch, times, steps, clock):
@@ -118,29 +53,6 @@ def _pull(dataset, count, clock):
                 next(iterator)
         found.append(watch.seconds)
     return statistics.median(found[1:])
-
-
-def _input_wait(one, data, steps, clock):
-    """Median seconds that a step waits for its batch, after the first two."""
-    found, batch = [], data.batch
-    iterator = iter(data)
-    for _ in range(steps):
-        with clock.stopwatch() as watch:
-            pulled = next(iterator, None)
-        if pulled is None:
-            break
-        found.append(watch.seconds)
-        # On a batch that stands still: another shape would be a new trace.
-        _wait_for(one(batch))
-    return statistics.median(found[2:] or found)
-
-
-def _loop(one, batch, count):
-    def body(k):
-        one(batch)
-        return k + 1
-
-    return tf.while_loop(lambda k: k < count, body, [0])[0]
 
 
 def _wait_for(logs):

@@ -133,14 +133,14 @@ def many_small_variables(facts):
 
 
 def dispatch(facts):
-    times = facts.times
-    if times is None or times.dispatch <= DISPATCH or _runs_loops(facts):
+    share = facts.python_share
+    if share <= DISPATCH or _runs_loops(facts):
         return None
     evidence = (
-        f"{times.dispatch:.0%} of a step of {times.step} is Python and "
-        f"dispatch; in a loop in the graph it takes {times.device * 1e3:.3g} ms"
+        f"{share:.0%} of a step of {facts.profile.step * 1e3:.3g} ms is "
+        "Python and dispatch, and no operation runs"
     )
-    gain = f"up to {1 / (1 - times.dispatch):.2g} times as fast"
+    gain = f"up to {1 / (1 - share):.2g} times as fast"
     if facts.is_fast:
         return Advice(
             "dispatch",

@@ -1,6 +1,5 @@
 """Trying advice: measured in turns after warm-up, kept only if it pays."""
 
-import contextlib
 import dataclasses
 import logging
 import math
@@ -37,7 +36,7 @@ def try_all(facts, found):
         The same list, with `receipt` and `kept` of those that were tried.
     """
     model, tried = facts.model, []
-    with facts.undisturbed(), _attributes_kept(model):
+    with facts.undisturbed():
         base = Way(facts, {})
         for advice in found:
             if advice.settings and advice.mathematics == "same":
@@ -108,8 +107,8 @@ class Way:
             Tuple of the seconds of a step and the loss.
         """
         facts, timer = self.facts, _Timer(self.facts.clock)
-        self.set()
         with facts.undisturbed():
+            self.set()
             history = facts.model.fit(
                 # Cut, not counted: with `steps_per_execution`, Keras goes on
                 # past the steps of an epoch where there is data.
@@ -118,7 +117,7 @@ class Way:
                 shuffle=False,
                 callbacks=[timer],
             )
-        self.function = facts.model.train_function
+            self.function = facts.model.train_function
         return timer.seconds / steps, history.history["loss"][0]
 
 
@@ -222,19 +221,6 @@ def _values(model):
         values["_plan"] = model.perf
         values["requested_jit"] = model.requested_jit
     return values
-
-
-@contextlib.contextmanager
-def _attributes_kept(model):
-    """Puts back what `fit` leaves on a model."""
-    names = ("history", "stop_training", "epoch_times", "feed_reason")
-    before = {n: vars(model)[n] for n in names if n in vars(model)}
-    try:
-        yield
-    finally:
-        for name in names:
-            vars(model).pop(name, None)
-        vars(model).update(before)
 
 
 def _repeated(batches):

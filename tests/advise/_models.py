@@ -6,18 +6,29 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras.advise._facts import Facts
-from fastkeras.advise._times import Times
-from fastkeras.measure import Summary
+from fastkeras.measure import Profile
 
 ROWS = 8
 
 
-def times(step=4.0, device=4.0, wait=0.0):
-    """Times in milliseconds; those given are of a busy device."""
-    return Times(
-        Summary(step * 1e-3, step * 1e-3, step * 1e-3, 9),
-        device * 1e-3,
-        wait * 1e-3,
+def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03):
+    """A profile of a step: shares of Python and of waiting for the input."""
+    return Profile(
+        {
+            "seconds": {
+                "step": step,
+                "step on one batch": step * (1 - waits),
+                "epoch beside its steps": beside,
+            },
+            "split": {
+                "compute": step * (1 - python - waits),
+                "dispatch": step * python / 2,
+                "idle": step * python / 2,
+                "input": step * waits,
+                "copies": 0.0,
+            },
+            "input": {"bound": waits > 0.1, "share": waits},
+        }
     )
 
 
@@ -42,7 +53,7 @@ def fast(perf="auto", **options):
 
 
 def facts(model=None, data=None, **known):
-    known = {"times": times(), "seconds_of_double": 8e-3, **known}
+    known = {"profile": profile(), "seconds_of_double": 8e-3, **known}
     model = dense() if model is None else model
     data = arrays() if data is None else data
     return Facts(model, data, ROWS, **known)

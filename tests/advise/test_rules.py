@@ -26,7 +26,7 @@ from tests.advise._models import calling
 from tests.advise._models import dense
 from tests.advise._models import facts
 from tests.advise._models import fast
-from tests.advise._models import times
+from tests.advise._models import profile
 
 Execution = fk.perf.Execution
 
@@ -98,7 +98,7 @@ def half(dtype, optimizer="sgd", head="float32"):
 
 
 ADAM = keras.optimizers.Adam
-BUSY, IDLE = times(), times(device=1.0)
+BUSY, IDLE = profile(), profile(python=0.75)
 
 # rule -> it fires, a word of its evidence, it does not
 CASES = [
@@ -146,20 +146,20 @@ CASES = [
     ),
     (
         _tracing.dispatch,
-        lambda: facts(times=IDLE),
+        lambda: facts(profile=IDLE),
         "75%",
-        lambda: facts(times=BUSY),
+        lambda: facts(profile=BUSY),
     ),
     (
         _tracing.dispatch,
-        lambda: facts(fast(Execution(steps_per_launch=1)), times=IDLE),
+        lambda: facts(fast(Execution(steps_per_launch=1)), profile=IDLE),
         "75%",
-        lambda: facts(fast(), times=IDLE),
+        lambda: facts(fast(), profile=IDLE),
     ),
     (
         _input.one_step_epochs,
         lambda: facts(data=arrays(ROWS)),
-        "one step",
+        "30 ms beside a step of 4 ms",
         lambda: facts(data=arrays(2 * ROWS)),
     ),
     (
@@ -183,10 +183,11 @@ CASES = [
     (
         _input.input_wait,
         lambda: facts(
-            times=times(wait=4.0), stages=[("Map", 0.003), ("Batch", 0.001)]
+            profile=profile(waits=0.5),
+            stages=[("Map", 0.003), ("Batch", 0.001)],
         ),
-        "the stage Map takes most of it",
-        lambda: facts(times=times(wait=0.1)),
+        "the stage Map takes most",
+        lambda: facts(profile=profile(waits=0.05)),
     ),
     (
         _compute.xla_requested,
@@ -208,9 +209,9 @@ CASES = [
     ),
     (
         _compute.xla,
-        lambda: facts(times=BUSY),
+        lambda: facts(profile=BUSY),
         "100% computing",
-        lambda: facts(times=IDLE),
+        lambda: facts(profile=IDLE),
     ),
     (
         _compute.xla,

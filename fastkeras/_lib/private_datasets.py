@@ -1,12 +1,7 @@
-"""Private names that show what runs beside a model: pipelines, random states.
+"""Private names of pipelines.
 
 Part of `private.py`, see there.
 """
-
-from keras.src.backend.common import global_state
-
-# Operations without a seed draw one here; there is no public name for it.
-from tensorflow.python.eager import context
 
 
 def stages(dataset):
@@ -29,14 +24,3 @@ def stages(dataset):
         dataset = inputs[0] if len(inputs) == 1 else None
     found.reverse()
     return found
-
-
-def eager_seeds():
-    """The `random.Random` that seeds operations run eagerly, or None."""
-    return context.context()._rng
-
-
-def global_seed():
-    """The variable behind `keras.random` without a seed, if it was used."""
-    generator = global_state.get_global_attribute("global_seed_generator")
-    return [] if generator is None else [generator.state]
