@@ -10,6 +10,8 @@ from fastkeras._lib import private
 
 # What is outside of the graph (a Python function) stays shared.
 _IGNORE = 1
+# Of a batch, where Keras is told nothing.
+_ROWS = 32
 
 
 class Pipeline:
@@ -23,6 +25,7 @@ class Pipeline:
 
     Attributes:
         arguments: Dict, of the data for `fit`.
+        length: Integer, the batches of all the data, or None if not known.
     """
 
     def __init__(self, data, batch_size, most):
@@ -38,10 +41,15 @@ class Pipeline:
         if isinstance(data, tf.data.Dataset):
             copy = _copy(data).take(most)
             self.arguments = {"x": copy, "shuffle": False}
+            length = int(data.cardinality())
+            self.length = length if length >= 0 else None
         elif isinstance(data, keras.utils.PyDataset):
             self.arguments = {"x": _Part(data, most), "shuffle": False}
+            self.length = data.num_batches
         else:
-            self.arguments = _arrays(data, batch_size, most)
+            self.arguments = _arrays(data, batch_size or _ROWS, most)
+            rows = len(keras.tree.flatten(data)[0])
+            self.length = -(-rows // (batch_size or _ROWS))
         self._dataset = self._made()
 
     @property
@@ -76,7 +84,7 @@ class Pipeline:
                 x, shuffle=False
             ).get_tf_dataset()
         return private.data_adapters.ArrayDataAdapter(
-            **{"batch_size": 32, **self.arguments}, shuffle=True
+            **self.arguments, shuffle=True
         ).get_tf_dataset()
 
 
@@ -140,13 +148,12 @@ def _arrays(data, batch_size, most):
                 "Put several inputs into a list or a dict.",
             )
         )
-    rows = most * (batch_size or 32)
-    parts = keras.tree.map_structure(lambda a: a[:rows], list(parts))
+    rows = most * batch_size
+    parts = keras.tree.map_structure(
+        lambda a: None if a is None else a[:rows], list(parts)
+    )
     names = ("x", "y", "sample_weight")
-    arguments = dict(zip(names, parts))
-    if batch_size:
-        arguments["batch_size"] = batch_size
-    return arguments
+    return {**dict(zip(names, parts)), "batch_size": batch_size}
 
 
 def seconds_alone(pipeline, count, clock):

@@ -33,13 +33,15 @@ def findings(found):
             f"Not input-bound: the pipeline alone takes {alone} for a batch, "
             f"a step whose batch is at hand {ready}."
         )
-    beside = seconds["epoch beside its steps"]
-    if beside > _MUCH * run["steps per epoch"] * found.step:
-        few = " Your epoch is one step." if run["steps per epoch"] == 1 else ""
+    beside, length = (
+        seconds["epoch beside its steps"],
+        run["batches in the data"],
+    )
+    if length and beside > _MUCH * length * found.step:
+        steps = "its one step" if length == 1 else f"its {length} steps"
         yield (
-            f"An epoch takes {milliseconds(beside)} beside its "
-            f"{run['steps per epoch']} step(s).{few} Repeat the data, so that "
-            "an epoch holds more of them."
+            f"An epoch takes {milliseconds(beside)} beside {steps}: repeat the "
+            "data, so that an epoch holds more of them."
         )
     if seconds["metrics"] > _SOME * found.step:
         name, cost = next(iter(found["metrics"].items()))

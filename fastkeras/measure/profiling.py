@@ -18,6 +18,7 @@ Example:
 ['compute', 'copies', 'dispatch', 'idle', 'input']
 """
 
+import bisect
 import collections
 import shutil
 import statistics
@@ -122,7 +123,8 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         if log_dir:
             shutil.copytree(folder, log_dir, dirs_exist_ok=True)
             notes.append(f"The trace: tensorboard --logdir {log_dir}")
-    tier = _tier(model)
+    eager = bool(model.run_eagerly or tf.config.functions_run_eagerly())
+    tier = "eager" if eager else _tier(model)
     say("profile: the model on one batch")
     still = Runs(count, epochs, clock)
     still.fit(model, x=frozen, shuffle=False)
@@ -139,10 +141,9 @@ def _measure(model, pipeline, count, steps, log_dir, say):
             "run": {
                 "steps": count * epochs,
                 "steps per epoch": count,
+                "batches in the data": pipeline.length,
                 "steps per launch": real.batches_per_launch,
-                "eager": bool(
-                    model.run_eagerly or tf.config.functions_run_eagerly()
-                ),
+                "eager": eager,
                 "tier": tier,
             },
             "seconds": {
@@ -178,8 +179,6 @@ def _tier(model):
         }
         if tiers:
             return ", ".join(sorted(tiers))
-    if model.run_eagerly:
-        return "eager"
     return "Keras, XLA" if model.jit_compile else "Keras, graph"
 
 
@@ -224,11 +223,12 @@ def _operations(trace, windows, steps):
     """Seconds by phase, and the dearest operations; both for a step."""
     phases = collections.Counter()
     seconds, counts = collections.Counter(), collections.Counter()
-    first, last = windows[0][0], windows[-1][1]
+    begins = [begin for begin, _ in windows]
     for event in trace.events:
         if event.part != "compute" or not event.kind:
             continue
-        if first <= event.start < last:
+        place = bisect.bisect(begins, event.start) - 1
+        if place >= 0 and event.start < windows[place][1]:
             key = (event.name, event.kind, event.phase)
             seconds[key] += (event.end - event.start) / steps
             counts[key] += 1

@@ -149,14 +149,18 @@ def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
 
 
 def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
-    found = profiling.profile(make(), arrays(128), steps=4)
+    x, y = arrays(64)
+    found = profiling.profile(make(), (x, y, None), steps=4)
     assert not found["input"]["bound"]
     assert found.findings[0].startswith("Not input-bound")
     assert {"forward", "backward", "optimizer"} <= found["phases"].keys()
     matmuls = [op for op in found["ops"] if "MatMul" in op["kind"]]
     assert matmuls and all(op["count"] == 1 for op in matmuls)
+    # What an epoch does beside its steps is no operation of a step.
+    assert not any(op["kind"] == "MakeIterator" for op in found["ops"])
     assert found["eager share"] < 0.5
     assert found["run"]["steps"] == 4
+    assert found["run"]["batches in the data"] == 2
     assert "model+optimizer" in str(found)
 
 
@@ -168,23 +172,28 @@ def test_metrics_are_told_apart_and_the_dear_one_is_named():
     assert name in str(found)
 
 
-def test_eager_steps_are_said_loudly():
-    found = profiling.profile(
-        make(metrics=(), run_eagerly=True), arrays(), steps=2
-    )
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_eager_steps_are_said_loudly(everywhere):
+    model = make(metrics=(), run_eagerly=not everywhere)
+    tf.config.run_functions_eagerly(everywhere)
+    try:
+        found = profiling.profile(model, arrays(32), steps=1)
+    finally:
+        tf.config.run_functions_eagerly(False)
     assert found["run"]["eager"] and found["run"]["tier"] == "eager"
     assert found["eager share"] > 0.9
     assert found.findings[0].startswith("THE STEPS RUN EAGERLY")
     assert "run_eagerly=True" in str(found).splitlines()[0]
 
 
-def made_up(**seconds):
+def made_up(length=1, **seconds):
     return measure.Profile(
         {
             "model": "net",
             "run": {
                 "steps": 4,
                 "steps per epoch": 1,
+                "batches in the data": length,
                 "steps per launch": 1.0,
                 "eager": False,
                 "tier": "<graph>",
@@ -217,10 +226,12 @@ def made_up(**seconds):
     )
 
 
-def test_an_epoch_of_one_step_is_spoken_of_where_it_costs():
-    text = str(made_up(**{"epoch beside its steps": 0.03}))
-    assert "Your epoch is one step." in text
-    assert "Your epoch" not in str(made_up())
+def test_an_epoch_of_few_steps_is_spoken_of_where_it_costs():
+    dear = {"epoch beside its steps": 0.03}
+    assert "30 ms beside its one step: repeat" in str(made_up(**dear))
+    assert "30 ms beside its 8 steps" in str(made_up(8, **dear))
+    for other in (made_up(), made_up(800, **dear), made_up(None, **dear)):
+        assert "beside its" not in str(other)
 
 
 def test_dear_metrics_are_spoken_of():
@@ -313,6 +324,7 @@ def test_a_py_dataset_does_not_learn_of_it_and_the_trace_can_be_kept(tmp_path):
         make(metrics=()), data, steps=3, log_dir=str(tmp_path)
     )
     assert data.ended == 0 and found["run"]["steps per epoch"] == 3
+    assert found["run"]["batches in the data"] == 6
     (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
     assert file.stat().st_size > 0
     assert found["notes"] == [f"The trace: tensorboard --logdir {tmp_path}"]
