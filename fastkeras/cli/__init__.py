@@ -1,8 +1,8 @@
 """The command line: `python -m fastkeras COMMAND`.
 
 Exit codes: 0, done; 1, something failed while it ran; 2, it was asked wrongly
-and nothing ran; 130, interrupted. An error is one line on stderr; `--debug`
-shows where it came from.
+and nothing ran; 130, interrupted; `launch` passes on the code of the script.
+An error is one line on stderr; `--debug` shows where it came from.
 
 Example:
 
@@ -14,6 +14,7 @@ import sys
 
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
+from fastkeras.cli import _launch
 from fastkeras.cli import _profile
 from fastkeras.cli import _report
 from fastkeras.cli._common import FAILED
@@ -23,7 +24,7 @@ from fastkeras.cli._common import Parser
 from fastkeras.cli._common import UsageError
 
 #: Each has a module, whose `add` adds it to the parser.
-_COMMANDS = (_advise, _bench, _profile, _report)
+_COMMANDS = (_advise, _bench, _launch, _profile, _report)
 
 
 def main(argv=None):

@@ -1,0 +1,190 @@
+"""Starts the workers of a training as processes of this machine."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from fastkeras._lib import checks
+
+#: Seconds between two looks at the processes.
+_LOOK = 0.05
+
+
+def launch(script, workers=2, args=(), grace=10.0, out=None):
+    """Runs a script in several processes that train together.
+
+    For trying out on one machine what a `MultiWorkerMirroredStrategy` does on
+    several: each process gets a `TF_CONFIG` with all addresses and its rank.
+    When one fails, the others are ended. SIGTERM is passed on to all. Where
+    `TF_CONFIG` is set already, by the scheduler of a cluster, it is used as it
+    is, for the one process that this machine is to run.
+
+    Args:
+        script: Path of a Python file.
+        workers: Integer >= 1, the processes. Defaults to `2`.
+        args: Sequence of strings, the arguments of the script.
+        grace: Float > 0, seconds from SIGTERM to SIGKILL for those that are
+            ended. Defaults to `10.0`.
+        out: Text stream for what the processes print, each line after the
+            name of its process. Defaults to `None`: `sys.stdout`.
+
+    Returns:
+        Integer, 0 or the exit code of the first process that failed; 128 and
+        the number of the signal, if a signal ended it.
+
+    Raises:
+        FileNotFoundError: If `script` does not exist.
+        TypeError: If an argument has the wrong type.
+        ValueError: If `workers` or `grace` is too small.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     script = pathlib.Path(folder, "train.py")
+    ...     _ = script.write_text("raise SystemExit(3)")
+    ...     launch(script, workers=1)
+    3
+    """
+    checks.positive_int(workers, "workers", "Leave it out for 2.")
+    checks.positive_number(grace, "grace", "Leave it out for 10 seconds.")
+    if not pathlib.Path(script).is_file():
+        raise FileNotFoundError(
+            checks.message(
+                "`script` must be a Python file",
+                f"script={str(script)!r}",
+                "Check the path.",
+            )
+        )
+    command = [sys.executable, "-u", str(script), *map(str, args)]
+    group = _Group(out or sys.stdout, grace)
+    with group, _passing_on(group):
+        for name, environment in _environments(workers):
+            group.start(name, command, environment)
+        return group.wait()
+
+
+def _environments(workers):
+    """The name and the environment of each process."""
+    if "TF_CONFIG" in os.environ:
+        task = json.loads(os.environ["TF_CONFIG"]).get("task", {})
+        name = f"{task.get('type', 'worker')} {task.get('index', 0)}"
+        return [(name, dict(os.environ))]
+    addresses = [f"localhost:{port}" for port in _free_ports(workers)]
+    configs = [
+        {
+            "cluster": {"worker": addresses},
+            "task": {"type": "worker", "index": rank},
+        }
+        for rank in range(workers)
+    ]
+    return [
+        (f"worker {rank}", {**os.environ, "TF_CONFIG": json.dumps(config)})
+        for rank, config in enumerate(configs)
+    ]
+
+
+def _free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def _passing_on(group):
+    """Passes SIGTERM on to the processes, while open."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: group.signal(signal.SIGTERM)
+    )
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Group:
+    """Processes that end together.
+
+    Args:
+        out: Text stream.
+        grace: Float, seconds.
+    """
+
+    def __init__(self, out, grace):
+        self._out = out
+        self._grace = grace
+        self._lock = threading.Lock()
+        self._processes = []
+        self._readers = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        """Ends those that still run: also at an interrupt."""
+        self.signal(signal.SIGTERM)
+        end = time.monotonic() + self._grace
+        while self._running() and time.monotonic() < end:
+            time.sleep(_LOOK)
+        self.signal(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    def start(self, name, command, environment):
+        """Starts a process, in a group that its own children belong to."""
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._processes.append(process)
+        reader = threading.Thread(target=self._read, args=(name, process))
+        reader.start()
+        self._readers.append(reader)
+
+    def wait(self):
+        """Waits for the first that fails, or for all; its exit code."""
+        while True:
+            running = self._running()
+            for process in self._processes:
+                code = process.returncode
+                if code:
+                    return code if code > 0 else 128 - code
+            if not running:
+                return 0
+            time.sleep(_LOOK)
+
+    def signal(self, number):
+        """Sends a signal to those that run, and to their children."""
+        for process in self._running():
+            os.killpg(process.pid, number)
+
+    def _running(self):
+        return [p for p in self._processes if p.poll() is None]
+
+    def _read(self, name, process):
+        with process.stdout as lines:
+            for line in lines:
+                text = line.rstrip("\n")
+                with self._lock:
+                    self._out.write(f"[{name}] {text}\n")
+                    self._out.flush()
