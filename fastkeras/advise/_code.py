@@ -1,13 +1,15 @@
 """What the user's own step does, read from its source.
 
 Looked at are `call`, `train_step`, `compute_loss` and `compute_metrics` of the
-model and its layers, losses and metrics that are functions, and the methods
-they call on `self`. Code of Keras, TensorFlow and this package is left out.
+model and its layers, its losses and metrics, and the methods they call on
+`self`. Code of Keras, TensorFlow and this package is left out.
 """
 
 import ast
 import inspect
 import textwrap
+
+import keras
 
 from fastkeras._lib import private
 
@@ -28,9 +30,14 @@ class Code:
         for owner in private.flat_layers(model):
             for name in _ENTRIES:
                 self._add_method(type(owner), name)
-        for function in private.tree.flatten(getattr(model, "loss", None)):
-            if inspect.isfunction(function):
-                self._add(function.__qualname__, function)
+        for loss in private.tree.flatten(getattr(model, "loss", None)):
+            if inspect.isfunction(loss):
+                self._add(loss.__qualname__, loss)
+            elif isinstance(loss, keras.losses.Loss):
+                self._add_method(type(loss), "call")
+        for metric in model.metrics:
+            for each in (metric, *getattr(metric, "metrics", ())):
+                self._add_method(type(each), "update_state")
         self._lists = _lists(model, self.functions.values())
 
     def _add_method(self, cls, name):

@@ -80,8 +80,9 @@ class Facts:
         """What was asked for, as far as it is known: True, False, "auto"."""
         if hasattr(self.model, "requested_jit"):
             return self.model.requested_jit
-        # Keras keeps only what it came to.
-        return bool(self.model.jit_compile) or "auto"
+        # Of "auto", Keras keeps only what it came to.
+        asked = self.model.get_compile_config()["jit_compile"]
+        return asked or "auto"
 
     @functools.cached_property
     def layers(self):

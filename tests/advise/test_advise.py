@@ -201,6 +201,21 @@ def test_the_slow_stage_of_a_real_pipeline_is_named():
     assert max(range(5), key=lambda k: stages[k][1]) == 4
 
 
+def test_a_real_pipeline_that_is_slower_than_the_step_is_told():
+    def slow(x):
+        return tf.numpy_function(_sleep, [x], tf.float32)
+
+    rows = tf.data.Dataset.from_tensor_slices(arrays(64))
+    quick = rows.batch(ROWS)
+    late = rows.map(lambda x, y: (tf.ensure_shape(slow(x), (4,)), y))
+    rules = {
+        name: [a.rule for a in fk.advise(dense(), data, steps=4)]
+        for name, data in (("late", late.batch(ROWS)), ("quick", quick))
+    }
+    assert "input wait" in rules["late"]
+    assert "input wait" not in rules["quick"]
+
+
 def _sleep(x):
     time.sleep(0.005)
     return x

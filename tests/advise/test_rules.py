@@ -202,6 +202,16 @@ CASES = [
         lambda: facts(fast(jit_compile=True)),
     ),
     (
+        _compute.xla_requested,
+        lambda: facts(
+            quiet_compile(
+                lambda: dense(layers=[NoJit(name="lookup")], jit_compile=True)
+            )
+        ),
+        "requested True, effective False",
+        lambda: facts(dense(jit_compile=True)),
+    ),
+    (
         _compute.xla_layers,
         lambda: calling(NoJit(name="lookup")),
         "lookup",
@@ -346,3 +356,21 @@ def test_padded_batches_need_no_advice_on_shapes():
 def test_a_last_batch_beyond_what_is_looked_at_is_seen():
     advice = _input.last_batch(facts(data=arrays(100 * ROWS + 3)))
     assert "has 3 rows" in advice.evidence
+
+
+def test_losses_and_metrics_of_the_users_are_looked_at():
+    class Loss(keras.losses.Loss):
+        def call(self, y, y_pred):
+            print("loss")
+            return keras.ops.mean(keras.ops.square(y - y_pred), -1)
+
+    class Metric(keras.metrics.Mean):
+        def update_state(self, y, y_pred, sample_weight=None):
+            print("metric")
+            super().update_state(y - y_pred)
+
+    model = dense()
+    model.compile("sgd", Loss(), metrics=[Metric()])
+    model.train_on_batch(*arrays())
+    evidence = _tracing.python_print(facts(model)).evidence
+    assert "Loss.call" in evidence and "Metric.update_state" in evidence
