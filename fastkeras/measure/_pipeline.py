@@ -1,6 +1,6 @@
 """The data of a profile: a few batches, taken where it can't be noticed."""
 
-import itertools
+import statistics
 
 import keras
 import tensorflow as tf
@@ -156,19 +156,26 @@ def _arrays(data, batch_size, most):
     return {**dict(zip(names, parts)), "batch_size": batch_size}
 
 
-def seconds_alone(pipeline, count, clock):
-    """Seconds of each batch of the pipeline, without a model.
+def seconds_alone(pipeline, passes, clock):
+    """Seconds of a batch of the pipeline, without a model.
+
+    The start of a pass, up to its first batch, is time of the epoch, not of a
+    batch, unless there is no other.
+
+    Args:
+        pipeline: `Pipeline`.
+        passes: Integer, how often to go through it.
+        clock: `Clock`.
 
     Returns:
-        List of floats; the first batches, which fill its buffers, are left
-        out where there are enough others.
+        Float, the median over the passes.
     """
-    for _ in pipeline.batches():
-        break
     times = []
-    batches = pipeline.batches()
-    start = clock.now()
-    for _ in itertools.islice(batches, count):
-        times.append(clock.now() - start)
-        start = clock.now()
-    return times
+    for _ in range(passes):
+        batches = pipeline.batches()
+        moments = [clock.now()]
+        moments += [clock.now() for _ in batches]
+        if len(moments) > 2:
+            del moments[0]
+        times.append((moments[-1] - moments[0]) / (len(moments) - 1))
+    return statistics.median(times)

@@ -21,7 +21,6 @@ Example:
 import bisect
 import collections
 import shutil
-import statistics
 import tempfile
 
 import tensorflow as tf
@@ -40,6 +39,8 @@ _TOP = 15
 # Pieces of the timeline that are kept: a page with more is slow to open.
 _PIECES = 2000
 _FORMAT = 1
+# Passes through the pipeline alone, at the least.
+_PASSES = 2
 # The input is the bound from this share of a step on, and from this part of
 # the time of a step whose batch is at hand.
 _MUCH = 0.1
@@ -129,7 +130,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
     still = Runs(count, epochs, clock)
     still.fit(model, x=frozen, shuffle=False)
     say("profile: the pipeline alone")
-    alone = statistics.median(_pipeline.seconds_alone(pipeline, count, clock))
+    alone = _pipeline.seconds_alone(pipeline, max(_PASSES, epochs), clock)
     say("profile: the metrics")
     metrics = _metric_cost.seconds(model, batch, clock)
     traced = _of_trace(trace, real, count * epochs)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import measure
+from fastkeras.measure import _xplane
 from fastkeras.measure import profiling
 
 
@@ -21,9 +22,9 @@ def arrays(rows=64):
     return x, (x.sum(1, keepdims=True) > 0).astype("float32")
 
 
-def make(kind=keras.Model, metrics=("AUC",), **options):
+def make(kind=keras.Model, metrics=("AUC",), width=8, **options):
     inputs = keras.Input((4,))
-    hidden = keras.layers.Dense(8, activation="relu")(inputs)
+    hidden = keras.layers.Dense(width, activation="relu")(inputs)
     hidden = keras.layers.Dropout(0.2)(hidden)
     outputs = keras.layers.Dense(1, activation="sigmoid")(hidden)
     model = kind(inputs, outputs, name="net")
@@ -49,7 +50,7 @@ def shuffled():
 
 def train(model, data):
     """What a fit gives, then the metrics' state, the next random numbers."""
-    history = model.fit(data, epochs=2, verbose=0).history
+    history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
     after = [
         keras.random.normal((2,)).numpy(),
         tf.random.normal((2,)).numpy(),
@@ -150,7 +151,8 @@ def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
 
 def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     x, y = arrays(64)
-    found = profiling.profile(make(), (x, y, None), steps=4)
+    model = make(width=2**15)
+    found = profiling.profile(model, (x, y, None), steps=4)
     assert not found["input"]["bound"]
     assert found.findings[0].startswith("Not input-bound")
     assert {"forward", "backward", "optimizer"} <= found["phases"].keys()
@@ -162,6 +164,34 @@ def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     assert found["run"]["steps"] == 4
     assert found["run"]["batches in the data"] == 2
     assert "model+optimizer" in str(found)
+
+
+def test_the_instructions_of_xla_have_phases_too():
+    model = make(metrics=(), jit_compile=True)
+    found = profiling.profile(model, arrays(32), steps=1)
+    assert found["run"]["tier"] == "Keras, XLA"
+    assert {"forward", "backward"} <= found["phases"].keys()
+    # Control: instructions whose program is not known have no scope.
+    path = found["ops"][0]["name"]
+    assert _xplane.phase(path.split("/")[-1], ()) == "other"
+
+
+@pytest.mark.parametrize(
+    ("still", "alone", "waits", "bound"),
+    [
+        (0.001, 0.0099, 0.9, True),
+        # A slow machine alone, a fast pipeline, no wait in the trace.
+        (0.010, 0.0099, 0.9, False),
+        (0.001, 0.0005, 0.9, False),
+        (0.001, 0.0099, 0.0, False),
+    ],
+)
+def test_the_input_is_the_bound_if_all_runs_say_so(still, alone, waits, bound):
+    verdict = profiling._verdict(0.010, still, alone, waits)
+    assert verdict["bound"] is bound
+    assert verdict["share"] == pytest.approx(
+        min(1 - still / 0.010, alone / 0.010)
+    )
 
 
 def test_metrics_are_told_apart_and_the_dear_one_is_named():

@@ -4,6 +4,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from fastkeras.measure import ManualClock
+from fastkeras.measure import _pipeline
 from fastkeras.measure import _runs
 from fastkeras.measure import _xplane
 
@@ -156,3 +157,16 @@ def test_windows_hold_the_batches_of_an_epoch_not_what_is_between():
     runs.launches = [3, 3, 3, 2, 1]
     marks = [(1.0, 2.0), (3.0, 4.0), (8.0, 9.0)]
     assert runs.windows(marks) == [(1.0, 4.0), (8.0, 9.0)]
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0.5), (2, 0.01), (6, 0.01)])
+def test_the_pipeline_alone_is_timed_without_its_start(count, seconds):
+    clock = ManualClock()
+
+    class Made:
+        def batches(self):
+            for k in range(count):
+                clock.advance(0.01 if k else 0.5)
+                yield k
+
+    assert _pipeline.seconds_alone(Made(), 3, clock) == pytest.approx(seconds)
