@@ -79,12 +79,12 @@ def mixed_precision(facts):
 def larger_batch(facts):
     if not facts.is_device_bound or facts.data.rows >= 1024:
         return None
-    ratio = facts.seconds_of_double / facts.seconds
-    if ratio >= CHEAP_DOUBLE:
+    ratio = facts.growth.median
+    if facts.growth.upper >= CHEAP_DOUBLE:
         return None
     return Advice(
         "larger batch",
-        f"twice {facts.data.rows} rows take {ratio:.2f} times as long",
+        f"twice {facts.data.rows} rows take {facts.growth} the time",
         f"{2 / ratio:.2g} times the rows a second",
         f"batch_size={2 * facts.data.rows}, with a learning rate to match",
         mathematics="changed",

@@ -152,17 +152,12 @@ class Facts:
             return 0.0
         return self.profile.shares["dispatch"] + self.profile.shares["idle"]
 
-    @property
-    def seconds(self):
-        """Seconds of a step on a batch that is at hand."""
-        return self.profile["seconds"]["step on one batch"]
-
     @functools.cached_property
-    def seconds_of_double(self):
-        """Seconds of a step on a batch twice as large."""
+    def growth(self):
+        """`Summary`: how many times as long twice the rows take."""
         with self.undisturbed():
-            return _times.seconds_of_rows(
-                self.model, self.data.batch, 2, self.steps, self.clock
+            return _times.growth(
+                self.model, self.data.batch, self.steps, self.clock
             )
 
     @functools.cached_property

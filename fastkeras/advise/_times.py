@@ -4,23 +4,36 @@ import statistics
 
 import tensorflow as tf
 
+from fastkeras import measure
 from fastkeras._lib.private import tree
 from fastkeras.advise._graph import step_function
 
 
-def seconds_of_rows(model, batch, times, steps, clock):
-    """Median seconds of a step on a batch repeated so many times."""
-    larger = tree.map_structure(
-        lambda t: None if t is None else tf.concat([t] * times, 0), batch
+def growth(model, batch, steps, clock):
+    """How many times as long a step on twice the rows takes.
+
+    Args:
+        model: A built, compiled model, whose state is changed.
+        batch: Structure of tensors.
+        steps: Integer, steps of each, in turns.
+        clock: `Clock`.
+
+    Returns:
+        `Summary` of the ratio.
+    """
+    twice = tree.map_structure(
+        lambda t: None if t is None else tf.concat([t, t], 0), batch
     )
-    one = step_function(model, model.jit_compile or None)
-    _wait_for(one(larger))
-    found = []
-    for _ in range(steps):
-        with clock.stopwatch() as watch:
-            _wait_for(one(larger))
-        found.append(watch.seconds)
-    return statistics.median(found)
+    step = step_function(model, model.jit_compile or None)
+    found = [], []
+    for turn in range(steps + 1):
+        for each, times in zip((twice, batch), found, strict=True):
+            with clock.stopwatch() as watch:
+                _wait_for(step(each))
+            # The first of each is traced.
+            if turn:
+                times.append(watch.seconds)
+    return measure.ratio(*found)
 
 
 def stage_seconds(stages, rows, clock):

@@ -7,6 +7,7 @@ import tensorflow as tf
 import fastkeras as fk
 from fastkeras.advise._facts import Facts
 from fastkeras.measure import Profile
+from fastkeras.measure import Summary
 
 ROWS = 8
 
@@ -32,6 +33,10 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03):
     )
 
 
+def growth(ratio):
+    return Summary(ratio, ratio, ratio, 9, "×")
+
+
 def arrays(rows=2 * ROWS, width=4):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(rows, width)).astype("float32")
@@ -53,7 +58,7 @@ def fast(perf="auto", **options):
 
 
 def facts(model=None, data=None, **known):
-    known = {"profile": profile(), "seconds_of_double": 8e-3, **known}
+    known = {"profile": profile(), "growth": growth(2.0), **known}
     model = dense() if model is None else model
     data = arrays() if data is None else data
     return Facts(model, data, ROWS, **known)

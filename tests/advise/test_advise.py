@@ -188,6 +188,21 @@ def test_a_model_that_is_not_compiled_is_refused():
 # What it measures.
 
 
+def test_growth_is_a_ratio_of_turns():
+    class Rising(ManualClock):
+        """Of each two stopwatches the first takes twice as long."""
+
+        count = 0
+
+        def now(self):
+            self.count += 1
+            self.advance({2: 2.0, 0: 1.0}.get(self.count % 4, 0.0))
+            return super().now()
+
+    growth = Facts(dense(), arrays(), ROWS, 2, clock=Rising()).growth
+    assert (growth.median, growth.n) == (2.0, 2)
+
+
 def test_the_slow_stage_of_a_real_pipeline_is_named():
     def slow(x):
         return tf.numpy_function(_sleep, [x], tf.float32)

@@ -26,6 +26,7 @@ from tests.advise._models import calling
 from tests.advise._models import dense
 from tests.advise._models import facts
 from tests.advise._models import fast
+from tests.advise._models import growth
 from tests.advise._models import profile
 
 Execution = fk.perf.Execution
@@ -255,9 +256,9 @@ CASES = [
     ),
     (
         _compute.larger_batch,
-        lambda: facts(seconds_of_double=4.4e-3),
-        "1.10 times as long",
-        lambda: facts(seconds_of_double=7e-3),
+        lambda: facts(growth=growth(1.1)),
+        "1.10×",
+        lambda: facts(growth=growth(1.7)),
     ),
     (
         _memory.activations,
