@@ -36,10 +36,12 @@ class Resume(engine.Keeper):
 
     A training that has ended leaves its state: called again it ends at once
     with the same weights and history; with more `epochs` it goes on. Delete
-    the directory to begin anew. A `CSVLogger` needs `append=True`. What draws
-    random numbers by operations of TensorFlow with a state of their own
-    (`tf.random.normal` in a layer, where Keras has `keras.random.normal`) is
-    not restored; nor are the global generators of data that is read ahead.
+    the directory to begin anew. Of several workers the first alone writes, to
+    a directory that all can read, and at the ends of epochs alone. A
+    `CSVLogger` needs `append=True`. What draws random numbers by operations
+    of TensorFlow with a state of their own (`tf.random.normal` in a layer,
+    where Keras has `keras.random.normal`) is not restored; nor are the global
+    generators of data that is read ahead.
 
     Args:
         directory: Path of a directory for this one training.
@@ -58,7 +60,8 @@ class Resume(engine.Keeper):
         TypeError: If an argument has the wrong type; at the start of `fit`,
             if the model is not a FastModel with a plan.
         ValueError: If an argument is too small; at the start of `fit`, if the
-            state is of another model, plan, data or version. Nothing is
+            state is of another model, plan, data or version, or several
+            workers train and states within an epoch are asked for. Nothing is
             written then.
 
     Example:
@@ -124,6 +127,7 @@ class Resume(engine.Keeper):
 
     def find(self, place):
         self._told = set()
+        self._check_workers()
         self._random = randomness.state()
         self._optimizer = _resume_state.config_of(self.model.optimizer)
         self._state = self._files.load()
@@ -146,9 +150,11 @@ class Resume(engine.Keeper):
         _resume_state.put_back(self.model, place, self._state)
 
     def keep(self, place):
-        if self._is_due(place) or self._terminated:
+        # The metrics of several workers are apart until the end of an epoch.
+        stops = self._terminated and not (place.done and self._workers > 1)
+        if self._is_due(place) or stops:
             self._keep(place)
-        if self._terminated:
+        if stops:
             self._files.wait()
             raise SystemExit(self.EXIT_CODE)
 
@@ -158,6 +164,26 @@ class Resume(engine.Keeper):
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
             self._handler = None
+
+    def _check_workers(self):
+        cluster = self.model.distribute_strategy.cluster_resolver
+        jobs = cluster.cluster_spec().as_dict() if cluster else {}
+        self._workers = sum(map(len, jobs.values()))
+        first = ("chief" if "chief" in jobs else "worker", 0)
+        self._writes = (
+            self._workers <= 1 or (cluster.task_type, cluster.task_id) == first
+        )
+        if self._workers > 1 and (self.every_steps or self.every_seconds):
+            raise ValueError(
+                checks.message(
+                    "With several workers states are kept between epochs",
+                    f"every_steps={self.every_steps}, "
+                    f"every_seconds={self.every_seconds}, "
+                    f"{self._workers} workers",
+                    "Give `every_epochs`, and shorter epochs "
+                    "(`steps_per_epoch`) where they are long.",
+                )
+            )
 
     def _check(self, place):
         """Refuses a state that this training can't go on with."""
@@ -206,7 +232,8 @@ class Resume(engine.Keeper):
         state["identity"] = _resume_state.identity(
             self.model, place.feed, self._optimizer
         )
-        self._files.save(state)
+        if self._writes:
+            self._files.save(state)
         self._kept = (place.epoch, place.done)
         self._steps = 0
         self._since = time.monotonic()

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import pathlib
 import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from fastkeras import cli
@@ -117,3 +119,48 @@ def test_the_command_passes_on_the_exit_code(tmp_path, capsys):
     assert cli.main(argv) == 3
     assert cli.main(["launch", str(tmp_path / "none.py")]) == 2
     assert "none.py" in capsys.readouterr().err
+
+
+WORKERS = pathlib.Path(__file__).with_name("_workers.py")
+
+
+def trained(folder, workers, *args):
+    """The exit code of a training, and what each worker wrote."""
+    code = launch(WORKERS, workers, [folder / "out", *args], out=io.StringIO())
+    files = sorted(folder.glob("out.*"))
+    return code, [json.loads(f.read_text()) for f in files]
+
+
+def gap(one, two):
+    """The largest differences of the weights and of the history."""
+    pairs = zip(one["weights"], two["weights"], strict=True)
+    weights = max(np.abs(np.subtract(a, b)).max() for a, b in pairs)
+    assert one["history"].keys() == two["history"].keys()
+    logs = max(
+        np.abs(np.subtract(one["history"][k], two["history"][k])).max()
+        for k in one["history"]
+    )
+    return weights, logs
+
+
+@pytest.mark.slow
+def test_two_workers_equal_one_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(WORKERS.parents[2]))
+    folders = [tmp_path / name for name in ("one", "half", "two")]
+    for folder in folders:
+        folder.mkdir()
+    _, (one,) = trained(folders[0], 1, 8, "one")
+    _, (half,) = trained(folders[1], 1, 4, "one")
+    states = tmp_path / "states"
+    code, files = trained(folders[2], 2, 8, "several", states)
+    assert code in (137, 1) and not files, "a worker has killed itself"
+    before = os.listdir(states)
+    assert before == ["state-00000001.npz"]
+    code, several = trained(folders[2], 2, 8, "several", states)
+    assert code == 0
+    for result in several:
+        assert result["replicas"] == 2
+        weights, logs = gap(one, result)
+        assert weights <= 1e-6 and logs <= 1e-5
+        # The control: half the batch is another training.
+        assert gap(half, result)[0] > 1e-3
