@@ -114,7 +114,7 @@ class Runs(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if batch + 1 >= self._count:
             if self.model.optimizer is not None:
-                int(self.model.optimizer.iterations)
+                self.model.optimizer.iterations.numpy()
             self._steps.append(self._clock.now() - self._start_of_batches)
         self._end_mark()
 

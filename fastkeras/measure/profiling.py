@@ -53,7 +53,9 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
     Args:
         model: A compiled `keras.Model` or `FastModel`. Weights, optimizer,
             metrics, random generators and compiled functions are left as
-            they are, and so is the place in the data.
+            they are, and so is the place in the data. With `perf="auto"` the
+            steps run as at the start of a training so short; pin `Execution`
+            to look at another way.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset`
             or a `keras.utils.PyDataset`, as for `fit`; no generator, which
             would lose its batches.

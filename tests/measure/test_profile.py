@@ -97,6 +97,20 @@ def test_nothing_has_happened_also_for_the_next_fit(kind, options, monkeypatch):
         assert not all(map(np.array_equal, expected, found))
 
 
+@pytest.mark.slow
+def test_a_model_of_several_replicas_is_left_as_it_was(mirrored):
+    with mirrored.scope():
+        model = make(fk.FastModel, perf=loop())
+    model.fit(*arrays(), verbose=0)
+    before = values(model)
+    found = profiling.profile(model, arrays(), steps=2)
+    assert all(map(np.array_equal, before, values(model)))
+    assert found["phases"]["optimizer"] > 0
+    # Control: a step would have moved them.
+    model.fit(*arrays(), verbose=0)
+    assert not all(map(np.array_equal, before, values(model)))
+
+
 def test_a_model_not_built_yet_trains_as_if_it_had_not_been_looked_at():
     class Net(keras.Model):
         def __init__(self):
