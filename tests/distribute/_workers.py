@@ -50,7 +50,7 @@ def main(path, batch_size, several, states=None):
             jit_compile=False,
             perf=[fk.perf.Accumulate(2), fk.perf.ClipByGlobalNorm(0.5)],
         )
-    callbacks = []
+    callbacks, refused = [], None
     if states:
         callbacks.append(fk.callbacks.Resume(states))
         if rank == 1 and not list(pathlib.Path(states).glob("*")):
@@ -58,6 +58,12 @@ def main(path, batch_size, several, states=None):
     draw = np.random.default_rng(0)
     x = draw.normal(size=(29, 4)).astype("float32")
     y = 3 * draw.normal(size=(29, 1)).astype("float32")
+    if several == "several":
+        within = fk.callbacks.Resume(states, every_steps=2)
+        try:
+            model.fit(x, y, batch_size=8, callbacks=[within], verbose=0)
+        except ValueError as error:
+            refused = str(error)
     history = model.fit(
         x,
         y,
@@ -71,6 +77,7 @@ def main(path, batch_size, several, states=None):
     result = {
         "weights": [w.tolist() for w in model.get_weights()],
         "history": history,
+        "refused": refused,
         "replicas": model.distribute_strategy.num_replicas_in_sync,
     }
     with open(f"{path}.{rank}", "w", encoding="utf-8") as file:

@@ -160,6 +160,7 @@ def test_two_workers_equal_one_device(tmp_path, monkeypatch):
     assert code == 0
     for result in several:
         assert result["replicas"] == 2
+        assert "every_steps=2, every_seconds=None, 2 work" in result["refused"]
         weights, logs = gap(one, result)
         assert weights <= 1e-6 and logs <= 1e-5
         # The control: half the batch is another training.
