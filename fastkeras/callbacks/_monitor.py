@@ -83,7 +83,7 @@ class Monitor(keras.callbacks.Callback):
 def synchronise(model):
     """Waits until the device has done all updates handed to it."""
     if model.optimizer is not None:
-        int(model.optimizer.iterations)
+        model.optimizer.iterations.numpy()
 
 
 def check_count(value, name, remedy):
