@@ -64,7 +64,9 @@ def test_the_parts_of_an_epoch_add_up_and_each_has_its_own():
 
 def test_one_step_epochs_are_advised_to_be_longer():
     model = compiled()
-    model.fit(X, X[:, :1], batch_size=40, epochs=4, verbose=0)
+    model.fit(
+        X, X[:, :1], batch_size=40, epochs=4, verbose=0, callbacks=[Pause()]
+    )
     assert "repeat the data" in model.perf_report()["time per epoch"]["advice"]
     # With epochs that are all steps there is nothing to advise.
     times = EpochTimes(Feed(1, None))
