@@ -1,39 +1,12 @@
-"""The memory of this process, and the lists in it that hold tensors."""
+"""The lists of this process that hold tensors."""
 
 import collections
 import gc
-import sys
 
 import numpy as np
 import tensorflow as tf
 
-try:
-    import resource
-except ImportError:
-    # Windows has no such module; nothing is reported there.
-    resource = None
-
 _ARRAYS = (tf.Tensor, np.ndarray)
-
-
-def resident():
-    """Bytes of this process in memory; None where the system won't tell."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:
-        return None
-
-
-def peak():
-    """The most bytes of this process so far; None if not known."""
-    if resource is None:
-        return None
-    # macOS counts bytes, other systems kilobytes.
-    unit = 1 if sys.platform == "darwin" else 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    # The system brings the one up to date later than the other.
-    return max(most, resident() or 0)
 
 
 def largest_list(least):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import process
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _memory
 from fastkeras.callbacks._monitor import Monitor
@@ -113,7 +114,7 @@ class MemoryMonitor(Monitor):
         self.traces.append(made - before if runner == old else made)
 
     def after_epoch(self, epoch, logs):
-        size, self.host_peak = _memory.resident(), _memory.peak()
+        size, self.host_peak = process.held(), process.peak()
         if size is not None:
             self.host.append(size)
         self.devices = {

@@ -5,10 +5,11 @@ class of the package can be loaded.
 """
 
 import gc
-import resource
 
 import keras
 import tensorflow as tf
+
+from fastkeras._lib import process
 
 
 def run(path, specs):
@@ -27,10 +28,9 @@ def run(path, specs):
     step = train.get_concrete_function(batch)
     train(_zeros(specs, 2))
     gc.collect()
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[1]) * resource.getpagesize()
+    held = process.held()
     step(batch)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held
+    return process.peak() - held
 
 
 def _zeros(specs, rows):

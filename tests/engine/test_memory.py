@@ -24,17 +24,16 @@ def test_a_large_array_copied_in_chunks_is_the_array(dtype, monkeypatch):
 
 
 SCRIPT = """
-import json, os, resource, sys
+import json
 import keras, numpy as np
 import fastkeras as fk
-
-PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20
+from fastkeras._lib import process
 
 def now():
-    return int(open("/proc/self/statm").read().split()[1]) * PAGE
+    return process.held() / 2**20
 
 def highest():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return process.peak() / 2**20
 
 def compiled(**options):
     inputs = keras.Input((64,))

@@ -8,7 +8,6 @@ compiler needs more memory than a small model, what the compiled step asks for.
 import os
 import pathlib
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -49,6 +48,7 @@ def main(feature, tier, depth, noise):
     import numpy as np
 
     import fastkeras as fk
+    from fastkeras._lib import process
 
     x = inputs = keras.Input((WIDTH,))
     for k in range(int(depth)):
@@ -65,10 +65,9 @@ def main(feature, tier, depth, noise):
     data = np.ones((rows, WIDTH), "float32"), np.ones((rows, 1), "float32")
     if tier == "graph":
         model.fit(*(a[:2] for a in data), batch_size=2, verbose=0)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[1]) * resource.getpagesize()
+    held = process.held()
     model.fit(*data, batch_size=rows, verbose=0)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - held)
+    print(process.peak() - held)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,18 @@ def slots(optimizer):
     return [np.asarray(v) for v in optimizer.variables]
 
 
+def slots_difference(a, b):
+    """The largest difference of the variables of two optimizers.
+
+    Values above 1 are compared by their size: float32 holds no more.
+    """
+    pairs = zip(slots(a), slots(b), strict=True)
+    return max(
+        float(np.max(np.abs(x - y) / np.maximum(1, np.abs(x))))
+        for x, y in pairs
+    )
+
+
 def logs_difference(a, b):
     """The largest difference of two dicts of logs, which have the same keys.
 

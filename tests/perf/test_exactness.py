@@ -230,9 +230,7 @@ def compare(case):
     assert moved > 100 * TOLERANCE
     return (
         _tools.difference(plain, fast),
-        _tools.difference(
-            _tools.slots(plain.optimizer), _tools.slots(fast.optimizer)
-        ),
+        _tools.slots_difference(plain.optimizer, fast.optimizer),
         _tools.logs_difference(big, small),
     )
 

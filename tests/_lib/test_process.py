@@ -1,0 +1,37 @@
+"""The memory of a process against what it is known to hold."""
+
+import subprocess
+import sys
+
+import numpy as np
+
+from fastkeras._lib import process
+
+MB = 2**20
+# The file alone: importing the package would take most of the time.
+SCRIPT = (
+    "import runpy, sys; found = runpy.run_path(sys.argv[1]);"
+    "print(found['held'](), found['peak']())"
+)
+
+
+def test_held_and_peak_follow_an_array():
+    before = process.held()
+    array = np.ones(64 * MB, "uint8")
+    assert abs(process.held() - before - array.nbytes) < 16 * MB
+    assert process.peak() >= process.held() - MB
+    del array
+    assert process.peak() - process.held() > 48 * MB
+
+
+def test_a_child_does_not_begin_with_the_peak_of_its_parent():
+    array = np.ones(1024 * MB, "uint8")
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, process.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    held, peak = map(int, ran.stdout.split())
+    assert peak < array.nbytes
+    assert 0 < held <= peak
