@@ -6,8 +6,8 @@ Adam, the mean of the loss, the accuracy. Works only where JAX is installed.
 
 import numpy as np
 
-from fastkeras import measure
 from fastkeras.bench import sides
+from fastkeras.measure.clock import Clock
 
 try:
     import jax
@@ -31,7 +31,7 @@ class ScanSide:
         self.row = row
         self.options = {}
         self.loss = None
-        self.clock = clock or measure.Clock()
+        self.clock = clock or Clock()
         x, y = row.data()
         self._data = jnp.asarray(x), jnp.asarray(y)
         self._random = np.random.default_rng(0)

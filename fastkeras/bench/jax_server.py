@@ -94,6 +94,7 @@ if __name__ == "__main__":
     _ROOT = pathlib.Path(__file__).resolve().parents[1]
     _stand_in("fastkeras", _ROOT)
     _stand_in("fastkeras.bench", _ROOT / "bench")
+    _stand_in("fastkeras.measure", _ROOT / "measure")
     # What libraries write must not come between the answers.
     _OUT, sys.stdout = sys.stdout, sys.stderr
 

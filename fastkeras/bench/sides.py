@@ -9,7 +9,7 @@ Example:
 4
 """
 
-from fastkeras import measure
+from fastkeras.measure.clock import Clock
 
 #: A turn lasts about this long: many launches, and yet many turns.
 TURN_SECONDS = 0.4
@@ -61,7 +61,7 @@ class Side:
     def __init__(self, row, model_class, options=None, data=None, clock=None):
         self.row = row
         self.options = dict(options or {})
-        self.clock = clock or measure.Clock()
+        self.clock = clock or Clock()
         self.x, self.y = data or row.data()
         self.validation = row.validation_data()
         self.model = row.compiled(model_class, **self.options)
