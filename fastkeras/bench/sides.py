@@ -133,8 +133,8 @@ class Side:
             self.loss = history.history["loss"][0]
         return timer.end - timer.begin
 
-    def _call(self):
-        arguments = {"batch_size": self.row.batch, "verbose": 0}
+    def _call(self, **more):
+        arguments = {"batch_size": self.row.batch, "verbose": 0, **more}
         if self.row.method == "evaluate":
             scores = self.model.evaluate(self.x, self.y, **arguments)
             self.loss = self.loss or scores[0]

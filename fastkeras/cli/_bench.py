@@ -73,10 +73,10 @@ def _bench(args):
     if args.json:
         text = json.dumps(report, indent=1)
         pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
-        print(f"\nnumbers: {args.json}")
+        print(f"numbers: {args.json}", file=sys.stderr)
     if args.plot:
         kind.plot(report, args.plot)
-        print(f"\nchart: {args.plot}")
+        print(f"chart: {args.plot}", file=sys.stderr)
     if report.get("interrupted"):
         return _common.INTERRUPTED
     failed = any(row["error"] for row in report["rows"])
