@@ -132,7 +132,8 @@ class HealthMonitor(Monitor):
                 checks.message(
                     "HealthMonitor needs a FastModel whose `perf` is not None",
                     f"a {type(model).__name__}",
-                    "Use `FastModel.from_keras(model)`.",
+                    'Compile it with `perf="auto"`, after '
+                    "`FastModel.from_keras(model)` if it is a `keras.Model`.",
                 )
             )
         self._begin_anew()

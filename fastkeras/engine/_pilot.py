@@ -73,6 +73,11 @@ class Pilot:
         self._tried = {self.tier}
         self._spent = 0.0
 
+    @property
+    def untried(self):
+        """The tiers that were never run."""
+        return [tier for tier in self.tiers if tier not in self._tried]
+
     def median(self, tier):
         """Median seconds of a step in a tier, or None."""
         times = self._times[tier]

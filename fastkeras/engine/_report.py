@@ -82,7 +82,9 @@ def _settings(model):
             if eager
             else "steps are traced",
         },
-        "feed": model.feed_reason,
+        "feed": "Keras's own loop"
+        if model.perf.is_keras
+        else model.feed_reason,
         "signature": str(model.perf.execution.signature),
         "warm-up launches": model.perf.execution.warmup_launches,
     }
@@ -91,6 +93,8 @@ def _settings(model):
 def _jit_reason(model, jit, eager):
     if eager:
         return "steps run eagerly"
+    if model.perf.is_keras:
+        return "Keras itself runs the steps"
     if jit:
         return "asked for" if model.requested_jit is True else "measured faster"
     if model.requested_jit is False:
@@ -120,5 +124,9 @@ def _pilot(pilot):
         "compile seconds": {
             tier: round(seconds, 3) for tier, seconds in pilot.cost.items()
         },
-        "choices": pilot.reasons,
+        "choices": pilot.reasons
+        + [
+            f"{tier} not tried: the time ahead did not pay for compiling it"
+            for tier in pilot.untried
+        ],
     }

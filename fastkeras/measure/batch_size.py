@@ -110,6 +110,14 @@ def find_batch_size(
     [8, 16]
     """
     checks.one_of(objective, "objective", ("samples_per_second",))
+    if isinstance(data, tf.data.Dataset):
+        raise TypeError(
+            checks.message(
+                "`data` must be arrays, which can be cut into any batch",
+                type(data).__name__,
+                "Give `(x, y)` of some rows, such as one large batch of it.",
+            )
+        )
     sizes, left_out = _candidates(model, data, budget_bytes)
     model.optimizer.build(model.trainable_variables)
     before = [(v, tf.identity(v)) for v in _state(model)]

@@ -87,3 +87,22 @@ def test_predict_is_in_the_report():
     section = model.perf_report()["predict_step"]
     assert section["traces"]["one batch"] == 1
     assert section["time per batch"]
+
+
+def test_the_report_of_keras_itself_claims_nothing_of_the_engine():
+    model = compiled()
+    model.compile("sgd", "mse", perf=None)
+    model.fit(X, X[:, :1], verbose=0)
+    settings = model.perf_report()["settings"]
+    assert settings["feed"] == "Keras's own loop"
+    assert settings["jit"]["reason"] == "Keras itself runs the steps"
+
+
+def test_a_tier_that_was_not_tried_is_said_to_be_so():
+    model = compiled()
+    model.fit(X, X[:, :1], batch_size=20, verbose=0)
+    choices = model.perf_report()["train_step"]["resident"]["choices"]
+    assert choices == [
+        f"{tier} not tried: the time ahead did not pay for compiling it"
+        for tier in ("graph-loop", "xla-loop")
+    ]

@@ -1,7 +1,9 @@
 """The fastest batch size: by a clock of the test, and the model left alone."""
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import measure
@@ -84,3 +86,13 @@ def test_what_is_refused():
         find_batch_size(model, data, objective="size")
     with pytest.raises(TypeError, match="`budget_bytes` must be an integer"):
         find_batch_size(model, data, budget_bytes=1.5)
+
+
+def test_a_dataset_is_refused_with_what_to_give():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    rows = np.ones((4, 2), "float32")
+    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(2)
+    with pytest.raises(TypeError, match="must be arrays.*Received.*Give"):
+        find_batch_size(model, data)
