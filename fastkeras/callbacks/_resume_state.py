@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import randomness
+from fastkeras._lib.variables import of_step
 from fastkeras.callbacks import _resume_files
 
 #: Keras's callbacks whose attributes decide how a training goes on.
@@ -40,7 +41,7 @@ def take(model, place):
         "pilots": {
             k: p.state() for k, p in model.train_function.pilots.items()
         },
-        "variables": [_components(v) for v in variables(model)],
+        "variables": [_components(v) for v in of_step(model)],
         "random": randomness.state(),
         "callbacks": _callbacks_state(place.callbacks.callbacks),
     }
@@ -49,7 +50,7 @@ def take(model, place):
 def put_back(model, place, state):
     """Puts back all that `take` took, but for the feed and the place."""
     for variable, arrays in zip(
-        variables(model), state["variables"], strict=True
+        of_step(model), state["variables"], strict=True
     ):
         for local, array in zip(_locals(variable), arrays, strict=True):
             local.assign(array)
@@ -61,20 +62,6 @@ def put_back(model, place, state):
     model.stop_training = state["stops"]
     _set_callbacks_state(place.callbacks.callbacks, state["callbacks"])
     randomness.set_state(state["random"])
-
-
-def variables(model):
-    """Every variable a step reads or changes, each once."""
-    found = list(model.variables)
-    metrics = list(model.metrics)
-    for state in model._step.states:
-        found += state.variables.values()
-        metrics += state.trackers.values()
-    for metric in metrics:
-        found += metric.variables
-    if model.optimizer is not None:
-        found += model.optimizer.variables
-    return list({id(v): v for v in found}.values())
 
 
 def is_finite(model, logs):
@@ -128,7 +115,7 @@ def identity(model, feed, optimizer):
         "replicas": str(model.distribute_strategy.num_replicas_in_sync),
         "variables": [
             f"{_plain(v.path)} {tuple(v.shape)} {v.dtype}"
-            for v in variables(model)
+            for v in of_step(model)
         ],
     }
 

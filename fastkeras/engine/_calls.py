@@ -71,44 +71,31 @@ class Calls:
 
     def row(self, tier, feed, start):
         """Runs one step of a resident feed."""
-        jit = tier == "xla-step"
         key = f"{tier}, resident"
-        function = self._made(
-            key,
-            _launch.rows_function,
-            self._step,
-            self.window,
-            jit,
-        )
-        return self._call(
-            key,
-            function,
-            jit,
-            feed.data,
-            feed.order,
-            tf.constant(start),
-            feed.batch_size,
-        )
+        return self._gathers(key, _launch.rows_function, tier, feed, start)
 
     def loop(self, tier, feed, start, updates):
         """Runs steps of a resident feed in one call."""
-        jit = tier == "xla-loop"
-        key = loop_key(tier, feed)
-        function = self._made(
-            key,
+        return self._gathers(
+            loop_key(tier, feed),
             _launch.loop_function,
-            self._step,
-            self.window,
-            jit,
+            tier,
+            feed,
+            start,
+            updates,
         )
+
+    def _gathers(self, key, make, tier, feed, *numbers):
+        """Calls a function that gathers its rows by the permutation."""
+        jit = tier.startswith("xla")
+        function = self._made(key, make, self._step, self.window, jit)
         return self._call(
             key,
             function,
             jit,
             feed.data,
             feed.order,
-            tf.constant(start),
-            tf.constant(updates),
+            *map(tf.constant, numbers),
             feed.batch_size,
         )
 

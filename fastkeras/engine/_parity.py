@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from fastkeras._lib.variables import of_step
+
 #: Largest difference of an update, as a share of the update itself. The order
 #: of additions explains less, also where Adam divides a gradient by itself.
 SHARE = 0.05
@@ -29,7 +31,7 @@ def parting(model, tier, reference):
     Returns:
         String that names the variable whose update differs, or None.
     """
-    variables = _state(model)
+    variables = [v.value for v in of_step(model)]
     before = [tf.identity(v) for v in variables]
     # Variables are told apart by identity: they can't be compared.
     weights = {id(v.value) for v in model.trainable_variables}
@@ -74,18 +76,3 @@ def _differ(old, got, want, nudged):
     # What is no number in the graph is no standard to compare with.
     near = norm(got - want) <= allowed
     return tf.math.is_finite(norm(want)) & ~near
-
-
-def _state(model):
-    found = {}
-    lists = [model.variables, model.metrics_variables]
-    if model.optimizer is not None:
-        lists.append(model.optimizer.variables)
-    for state in model._step.states:
-        lists.append(state.variables.values())
-        lists += [t.variables for t in state.trackers.values()]
-    for variables in lists:
-        for variable in variables:
-            value = getattr(variable, "value", variable)
-            found[id(value)] = value
-    return list(found.values())

@@ -48,13 +48,17 @@ def report(model):
 
 def machine():
     """Processor, cores, GPUs and system, as a dict."""
-    name = platform.processor() or platform.machine()
+    names = []
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [x for x in lines if x.startswith("model name")]
-        name = names[0].split(":", 1)[1].strip() if names else name
-    except OSError:
+    except FileNotFoundError:
         pass
+    if names:
+        name = names[0].split(":", 1)[1].strip()
+    else:
+        # This one may start a process.
+        name = platform.processor() or platform.machine()
     gpus = tf.config.list_physical_devices("GPU")
     return {
         "processor": name,

@@ -3,6 +3,7 @@
 import contextlib
 
 from fastkeras._lib import private_measure
+from fastkeras._lib.variables import of_step
 
 
 @contextlib.contextmanager
@@ -17,7 +18,7 @@ def as_before(model):
         model: A `keras.Model` whose variables are all made.
     """
     random = private_measure.random_state()
-    variables = _variables(model)
+    variables = of_step(model)
     values = [v.numpy() for v in variables]
     attributes = dict(vars(model))
     vars(model)["train_function"] = None
@@ -29,15 +30,3 @@ def as_before(model):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         random()
-
-
-def _variables(model):
-    """Those of layers, metrics, seeds, optimizer and features, each once."""
-    found = [*model.variables, *model.metrics_variables]
-    if model.optimizer is not None:
-        found += model.optimizer.variables
-    for state in getattr(vars(model).get("_step"), "states", ()):
-        found += state.variables.values()
-        for tracker in state.trackers.values():
-            found += tracker.variables
-    return list({id(v): v for v in found}.values())

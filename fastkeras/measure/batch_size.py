@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.private import tree
+from fastkeras.measure._state import as_before
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.memory_plan import memory
 from fastkeras.measure.stats import summarize
@@ -120,12 +121,8 @@ def find_batch_size(
         )
     sizes, left_out = _candidates(model, data, budget_bytes)
     model.optimizer.build(model.trainable_variables)
-    before = [(v, tf.identity(v)) for v in _state(model)]
-    try:
+    with as_before(model):
         rates = _measure(model, data, sizes, clock or Clock())
-    finally:
-        for variable, value in before:
-            variable.assign(value)
     return BatchSizes(rates, left_out)
 
 
@@ -157,12 +154,6 @@ def _candidates(model, data, budget):
             )
         )
     return sizes, left_out
-
-
-def _state(model):
-    variables = [*model.variables, *model.metrics_variables]
-    variables += model.optimizer.variables
-    return list({id(v): v.value for v in variables}.values())
 
 
 def _measure(model, data, sizes, clock):
