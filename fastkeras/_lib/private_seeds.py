@@ -4,6 +4,11 @@ A part of `private.py`, under the same rule: the reason stands beside each
 name, and `tests/_lib/test_private_seeds.py` fails by name when it moves.
 """
 
+import contextlib
+import random
+
+import tensorflow as tf
+
 # The generator of layers and operations without a seed of their own; public
 # functions draw from it, none reads or sets it.
 from keras.src.backend.common import global_state
@@ -12,6 +17,10 @@ from keras.src.random import seed_generator
 # `tf.random.set_seed` starts the seeds of single operations, which come from
 # a generator that only the context holds.
 from tensorflow.python.eager import context
+
+# The public `get_global_generator` makes one if there is none, which is an
+# error where operations are asked to be deterministic.
+from tensorflow.python.ops import stateful_random_ops
 
 
 def keras_state():
@@ -48,3 +57,40 @@ def set_operations_state(state):
     generator = _operations()
     if state is not None and generator is not None:
         generator.setstate(state)
+
+
+@contextlib.contextmanager
+def another_series():
+    """While open, the seeds of eager operations come from another generator.
+
+    A kernel goes on where it was if its seed comes again; that of another
+    series never does.
+    """
+    holder, before = context.context(), _operations()
+    holder._rng = random.Random("another series")
+    try:
+        yield
+    finally:
+        if before is None:
+            del holder._rng
+        else:
+            holder._rng = before
+
+
+def tensorflow_state():
+    """State and algorithm of TensorFlow's global generator, or None."""
+    generator = stateful_random_ops.global_generator
+    if generator is None:
+        return None
+    return generator.state.numpy(), generator.algorithm
+
+
+def set_tensorflow_state(state):
+    """Gives TensorFlow's global generator a state of `tensorflow_state`."""
+    generator = stateful_random_ops.global_generator
+    if state is None:
+        stateful_random_ops.global_generator = None
+    elif generator is None:
+        tf.random.set_global_generator(tf.random.Generator.from_state(*state))
+    else:
+        generator.state.assign(state[0])

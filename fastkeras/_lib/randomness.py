@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import tensorflow as tf
 
 from fastkeras._lib import private_seeds
 
@@ -33,7 +32,7 @@ def state():
         **host_state(),
         "keras": private_seeds.keras_state(),
         "operations": private_seeds.operations_state(),
-        "tensorflow": tf.random.get_global_generator().state.numpy(),
+        "tensorflow": private_seeds.tensorflow_state(),
     }
 
 
@@ -42,4 +41,4 @@ def set_state(state):
     set_host_state(state)
     private_seeds.set_keras_state(state["keras"])
     private_seeds.set_operations_state(state["operations"])
-    tf.random.get_global_generator().state.assign(state["tensorflow"])
+    private_seeds.set_tensorflow_state(state["tensorflow"])

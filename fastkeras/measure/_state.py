@@ -2,7 +2,8 @@
 
 import contextlib
 
-from fastkeras._lib import private_measure
+from fastkeras._lib import private_seeds
+from fastkeras._lib import randomness
 from fastkeras._lib.variables import of_step
 
 
@@ -17,16 +18,17 @@ def as_before(model):
     Args:
         model: A `keras.Model` whose variables are all made.
     """
-    random = private_measure.random_state()
+    random = randomness.state()
     variables = of_step(model)
     values = [v.numpy() for v in variables]
     attributes = dict(vars(model))
     vars(model)["train_function"] = None
     try:
-        yield
+        with private_seeds.another_series():
+            yield
     finally:
         vars(model).clear()
         vars(model).update(attributes)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
-        random()
+        randomness.set_state(random)
