@@ -1,7 +1,6 @@
 """`python -m fastkeras advise`."""
 
 import json
-import logging
 import pathlib
 import sys
 
@@ -18,14 +17,7 @@ def add(commands):
         _advise,
         "say what would make a model train faster, with the evidence",
     )
-    parser.add_argument("target", metavar="TARGET", help=_target.HELP)
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="rows of a batch, where the data are arrays; default: 32",
-    )
+    _target.add_arguments(parser)
     parser.add_argument(
         "--apply",
         action="store_true",
@@ -36,10 +28,8 @@ def add(commands):
 
 def _advise(args):
     _common.check_folders(args, "json")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     say = _common.progress(sys.stderr)
-    say(f"loading {args.target}")
-    model, data = _target.load(args.target)
+    model, data = _target.begin(args.target, say)
     say(f"looking at {model.name}")
     found = advise(model, data, args.batch_size, apply=args.apply)
     _common.end_progress(sys.stderr)

@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 
+from fastkeras import measure
 from fastkeras._lib import checks
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -54,16 +55,32 @@ def check_folders(args, *names):
             )
 
 
-def earlier(path):
-    """The values that an earlier `--json` wrote to a file, or None.
+def check_counts(args, *names):
+    """Refuses options that are to be integers >= 1 and are not."""
+    for name in names:
+        try:
+            checks.positive_int(getattr(args, name), name, "Give 1 or more.")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
-    Args:
-        path: String as given to `--against`, or None.
+
+def add_against(parser):
+    """Adds the option to compare with what an earlier `--json` wrote."""
+    parser.add_argument(
+        "--against", metavar="FILE", help="compare with an earlier --json"
+    )
+
+
+def against(args):
+    """A function of a receipt that prints the comparison asked for.
+
+    The file is read at once: one that can't be is found before anything runs.
     """
+    path = args.against
     if path is None:
-        return None
+        return lambda receipt: None
     try:
-        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        earlier = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise UsageError(
             checks.message(
@@ -72,6 +89,9 @@ def earlier(path):
                 "Write one first.",
             )
         ) from None
+    return lambda receipt: print(
+        f"\nagainst {path}\n{measure.compare(earlier, receipt)}"
+    )
 
 
 def progress(stream):

@@ -1,11 +1,9 @@
 """`python -m fastkeras profile`."""
 
-import logging
 import sys
 
 from fastkeras import bench
 from fastkeras import measure
-from fastkeras._lib import checks
 from fastkeras.cli import _common
 from fastkeras.cli import _target
 
@@ -18,20 +16,13 @@ def add(commands):
         _profile,
         "measure where the time of a training step goes",
     )
-    parser.add_argument("target", metavar="TARGET", help=_target.HELP)
+    _target.add_arguments(parser)
     parser.add_argument(
         "--steps",
         type=int,
         default=30,
         metavar="N",
         help="batches to measure; default: 30",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="rows of a batch, where the data are arrays; default: 32",
     )
     parser.add_argument("--json", metavar="FILE", help="write all numbers")
     parser.add_argument(
@@ -43,25 +34,20 @@ def add(commands):
     parser.add_argument(
         "--log-dir", metavar="FOLDER", help="keep the trace for TensorBoard"
     )
-    parser.add_argument(
-        "--against", metavar="FILE", help="compare with an earlier --json"
-    )
+    _common.add_against(parser)
 
 
 def _profile(args):
     _check(args)
-    earlier = _common.earlier(args.against)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    against = _common.against(args)
     say = _common.progress(sys.stderr)
-    say(f"loading {args.target}")
-    model, data = _target.load(args.target)
+    model, data = _target.begin(args.target, say)
     found = measure.profile(
         model, data, args.steps, args.batch_size, args.log_dir, say
     )
     _common.end_progress(sys.stderr)
     print(found)
-    if earlier is not None:
-        print(f"\nagainst {args.against}\n{measure.compare(earlier, found)}")
+    against(found)
     for name, write in (
         ("json", found.save),
         ("html", found.save_html),
@@ -76,11 +62,10 @@ def _profile(args):
 
 def _check(args):
     """Finds before the first second is spent what can't work at the end."""
-    try:
-        for name in ("steps", "batch_size"):
-            checks.positive_int(getattr(args, name), name, "Give 1 or more.")
-        if args.plot:
+    _common.check_counts(args, "steps", "batch_size")
+    if args.plot:
+        try:
             bench.check_plot(args.plot)
-    except (ValueError, ImportError) as error:
-        raise _common.UsageError(str(error)) from None
+        except (ValueError, ImportError) as error:
+            raise _common.UsageError(str(error)) from None
     _common.check_folders(args, "json", "html", "plot")

@@ -1,12 +1,9 @@
 """`python -m fastkeras report`."""
 
-import logging
 import sys
 
 import keras
 
-from fastkeras import measure
-from fastkeras._lib import checks
 from fastkeras.cli import _common
 from fastkeras.cli import _target
 from fastkeras.model import FastModel
@@ -21,7 +18,7 @@ def add(commands):
         "train for a few epochs and say what ran, how fast, and why; a "
         "keras.Model is trained as a FastModel",
     )
-    parser.add_argument("target", metavar="TARGET", help=_target.HELP)
+    _target.add_arguments(parser)
     parser.add_argument(
         "--epochs",
         type=int,
@@ -29,26 +26,16 @@ def add(commands):
         metavar="N",
         help="epochs to train for; default: 3",
     )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=32,
-        metavar="N",
-        help="rows of a batch, where the data are arrays; default: 32",
-    )
     parser.add_argument("--json", metavar="FILE", help="write the receipt")
-    parser.add_argument(
-        "--against", metavar="FILE", help="compare with an earlier --json"
-    )
+    _common.add_against(parser)
 
 
 def _report(args):
-    _check(args)
-    earlier = _common.earlier(args.against)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    _common.check_counts(args, "epochs", "batch_size")
+    _common.check_folders(args, "json")
+    against = _common.against(args)
     say = _common.progress(sys.stderr)
-    say(f"loading {args.target}")
-    model, data = _target.load(args.target)
+    model, data = _target.begin(args.target, say)
     model = _fast(model)
     model.fit(
         **_arguments(data, args.batch_size),
@@ -65,21 +52,11 @@ def _report(args):
     _common.end_progress(sys.stderr)
     receipt = model.perf_report()
     print(receipt)
-    if earlier is not None:
-        print(f"\nagainst {args.against}\n{measure.compare(earlier, receipt)}")
+    against(receipt)
     if args.json:
         receipt.save(args.json)
         print(f"\njson: {args.json}")
     return _common.DONE
-
-
-def _check(args):
-    try:
-        for name in ("epochs", "batch_size"):
-            checks.positive_int(getattr(args, name), name, "Give 1 or more.")
-    except ValueError as error:
-        raise _common.UsageError(str(error)) from None
-    _common.check_folders(args, "json")
 
 
 def _fast(model):

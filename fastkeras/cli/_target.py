@@ -6,6 +6,7 @@ shapes of its inputs and outputs.
 """
 
 import importlib.util
+import logging
 import pathlib
 import sys
 
@@ -17,7 +18,7 @@ from fastkeras._lib import private
 from fastkeras._lib import private_calls
 from fastkeras.cli._common import UsageError
 
-HELP = (
+_HELP = (
     "file.py:function, a function that returns (model, data), or a .keras "
     "file, which is given made-up data"
 )
@@ -25,6 +26,25 @@ _ROWS = 1024
 _BYTES = 2**27
 # Of a dimension that is not known.
 _LENGTH = 32
+
+
+def add_arguments(parser):
+    """Adds TARGET, and the option that goes with its data."""
+    parser.add_argument("target", metavar="TARGET", help=_HELP)
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="rows of a batch, where the data are arrays; default: 32",
+    )
+
+
+def begin(target, say):
+    """Loads a TARGET for a command, whose output is its own from here on."""
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    say(f"loading {target}")
+    return load(target)
 
 
 def load(target):

@@ -1,7 +1,7 @@
 """The loop of `evaluate`, which validation in `fit` goes through too."""
 
 from fastkeras._lib import private
-from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._feeds import ordered_feed
 from fastkeras.engine._loop import build
 from fastkeras.engine._loop import callback_list
 from fastkeras.engine._loop import warn_of_changes
@@ -32,15 +32,7 @@ def evaluate(
     if kwargs:
         raise ValueError(f"Arguments not recognized: {kwargs}")
     if feed is None:
-        feed, _ = make_feed(
-            model,
-            steps,
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            shuffle=False,
-        )
+        feed = ordered_feed(model, (x, y, sample_weight), batch_size, steps)
     build(model, feed)
     callbacks = callback_list(model, callbacks, verbose, 1, feed)
     model.stop_evaluating = False

@@ -1,5 +1,6 @@
 """From the arguments of `fit` to a feed."""
 
+import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
@@ -73,6 +74,31 @@ def make_feed(model, steps=None, class_weight=None, **data):
         )
     check_spec(model, feed.spec)
     return feed, f"{feed.name}: {reason}"
+
+
+def ordered_feed(model, data, batch_size=None, steps=None):
+    """The feed of data that is gone through in its own order.
+
+    Args:
+        model: The model the batches are for.
+        data: x, or a tuple `(x, y)` or `(x, y, sample_weight)`.
+        batch_size: Integer, rows of a batch, or None.
+        steps: Integer, batches in an epoch, or None for all.
+
+    Returns:
+        A feed, as of `make_feed`.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    feed, _ = make_feed(
+        model,
+        steps,
+        x=x,
+        y=y,
+        sample_weight=sample_weight,
+        batch_size=batch_size,
+        shuffle=False,
+    )
+    return feed
 
 
 def check_length(feed, epochs):

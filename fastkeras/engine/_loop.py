@@ -8,6 +8,7 @@ from fastkeras._lib.warn import warn
 from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._feeds import ordered_feed
 from fastkeras.engine._metrics import epoch_logs
 from fastkeras.engine._metrics import in_epoch
 from fastkeras.engine._options import check_counts
@@ -182,16 +183,7 @@ def _validation(model, data, batch_size, steps, freq):
     """A function of an epoch that validates when it is time."""
     if data is None:
         return lambda epoch, epochs, callbacks: {}
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    feed, _ = make_feed(
-        model,
-        steps,
-        x=x,
-        y=y,
-        sample_weight=sample_weight,
-        batch_size=batch_size,
-        shuffle=False,
-    )
+    feed = ordered_feed(model, data, batch_size, steps)
 
     def validate(epoch, epochs, callbacks):
         if not private.should_eval(model, epoch, freq):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib import private_marks
-from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._feeds import ordered_feed
 from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._pilot import LAUNCH_SECONDS
 from fastkeras.engine._pilot import Times
@@ -162,9 +162,7 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
     own = model.perf.pads or model.perf.execution.pins
     if not (own or (whole and private.can_shuffle(data))):
         return None
-    feed, _ = make_feed(
-        model, steps, batch_size=batch_size, shuffle=False, **data
-    )
+    feed = ordered_feed(model, (x,), batch_size, steps)
     if whole and feed.name == "resident":
         outputs = model.predictor.at(feed, 0)
         if not all(map(_stacks, tf.nest.flatten(outputs))):

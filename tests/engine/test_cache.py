@@ -10,7 +10,7 @@ import pytest
 import fastkeras as fk
 from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.engine import _cache
-from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._feeds import ordered_feed
 from fastkeras.engine._pilot import Pilot
 
 TIERS = {"graph-step": (0.004, 0.0), "graph-loop": (0.001, 0.5)}
@@ -34,14 +34,7 @@ def compiled(width=4, perf="auto"):
 
 
 def key(model, batch_size=8):
-    feed, _ = make_feed(
-        model,
-        x=X,
-        y=Y,
-        sample_weight=None,
-        batch_size=batch_size,
-        shuffle=False,
-    )
+    feed = ordered_feed(model, (X, Y), batch_size)
     return _cache.signature(model, "train_step", feed)
 
 
