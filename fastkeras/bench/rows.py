@@ -131,7 +131,6 @@ _DEEP = functools.partial(models.mlp, widths=(64,) * 49)
 _TINY = functools.partial(models.mlp, widths=(16,))
 _OVERHEAD, _COMPUTE = SUITES
 _64, _IMAGES = models.floats(64), models.floats(28, 28, 1)
-_WORDS = models.tokens(60, 1000)
 
 _ALL = [
     Row("mlp", "MLP 64-128-128-10", _OVERHEAD, models.mlp, _64, 320),

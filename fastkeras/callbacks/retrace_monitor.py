@@ -128,11 +128,6 @@ class RetraceMonitor(Monitor):
             if hasattr(runner, "ledger")
         )
 
-    @property
-    def seconds_lost(self):
-        """Seconds of the calls in which these happened."""
-        return sum(e.seconds for e in self.events)
-
     def traces(self):
         """Dict of function to its number of traces so far."""
         found = {}
