@@ -14,6 +14,7 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import private_marks
+from fastkeras._lib.layers import trained_batch_norms
 from fastkeras._lib.private import tree
 
 
@@ -122,12 +123,7 @@ def refuse_trained_norms(model):
     Raises:
         ValueError: If the model has a `BatchNormalization` that trains.
     """
-    names = [
-        layer.name
-        for layer in private.flat_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-    ]
+    names = trained_batch_norms(model)
     if names:
         raise ValueError(
             checks.message(

@@ -100,7 +100,12 @@ def slices(batch, size):
     if isinstance(batch, Padded):
         return [_padded_slices(batch, size)]
     leaves = [t for t in tree.flatten(batch) if t is not None]
-    _check_dense(leaves)
+    check_dense(
+        leaves,
+        "A batch that is cut into slices must hold dense tensors",
+        "Make it dense in the dataset, or use `Accumulate` with smaller "
+        "batches.",
+    )
     rows = leaves[0].shape[0] if leaves[0].shape.rank else None
     if rows is None:
         return [_unknown_slices(batch, rows_of(batch), size)]
@@ -121,17 +126,21 @@ def slices(batch, size):
     return out or [single(batch)]
 
 
-def _check_dense(leaves):
+def check_dense(leaves, rule, remedy):
+    """Refuses ragged and sparse tensors.
+
+    Args:
+        leaves: Iterable of tensors.
+        rule: String, what must be dense.
+        remedy: String, what to do.
+
+    Raises:
+        TypeError: If one of them is not dense.
+    """
     for tensor in leaves:
         if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
-            raise TypeError(
-                checks.message(
-                    "A batch that is cut into slices must hold dense tensors",
-                    f"a {type(tensor).__name__}",
-                    "Make it dense in the dataset, or use `Accumulate` with "
-                    "smaller batches.",
-                )
-            )
+            kind = f"a {type(tensor).__name__}"
+            raise TypeError(checks.message(rule, kind, remedy))
 
 
 def _inner_shape(tensor):

@@ -7,6 +7,7 @@ import keras
 from fastkeras import perf as registry
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib.layers import trained_batch_norms
 from fastkeras._lib.warn import warn
 from fastkeras.perf._execution import Execution
 from fastkeras.perf._feature import Feature
@@ -229,12 +230,7 @@ def _check_signature(plan, model):
 
 
 def _warn_of_batch_norm(plan, model):
-    names = [
-        layer.name
-        for layer in private.flat_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and layer.trainable
-    ]
+    names = trained_batch_norms(model)
     if names:
         warn(
             f"BatchNormalization normalises each part of an update by itself, "

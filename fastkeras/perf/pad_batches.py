@@ -44,6 +44,7 @@ from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
 from fastkeras.perf._padding import Padded
 from fastkeras.perf._padding import refuse_trained_norms
+from fastkeras.perf._parts import check_dense
 
 _LEAVE_OUT = "Leave it out, or leave PadBatches out of `perf`."
 
@@ -174,7 +175,12 @@ class PadBatches(Feature):
     # In the feed.
 
     def pad(self, batch, rows, spec):
-        _check_dense(batch)
+        check_dense(
+            tree.flatten(batch),
+            "`PadBatches` pads dense tensors",
+            "Make it dense in the dataset (`to_tensor`), or leave PadBatches "
+            "out of `perf`.",
+        )
         batch = tree.map_structure(
             lambda t: t if isinstance(t, tf.Tensor) else None, batch
         )
@@ -256,16 +262,3 @@ def _drops_mask(layer):
     if layer.supports_masking or isinstance(layer, own):
         return False
     return "mask" not in inspect.signature(layer.call).parameters
-
-
-def _check_dense(batch):
-    for tensor in tree.flatten(batch):
-        if isinstance(tensor, (tf.RaggedTensor, tf.SparseTensor)):
-            raise TypeError(
-                checks.message(
-                    "`PadBatches` pads dense tensors",
-                    f"a {type(tensor).__name__}",
-                    "Make it dense in the dataset (`to_tensor`), or leave "
-                    "PadBatches out of `perf`.",
-                )
-            )
