@@ -1,11 +1,19 @@
-"""What models and optimizers of Keras keep to themselves about strategies."""
+"""What models and optimizers of Keras keep to themselves about strategies.
+
+And what a cluster is made of: its workers, and how they share a dataset.
+"""
 
 import contextlib
+import json
+import os
 
 import keras
+import tensorflow as tf
 
 from fastkeras._lib.private import default_strategy
 from fastkeras._lib.private import inner_optimizer
+
+_WORKERS = ("chief", "worker")
 
 
 @contextlib.contextmanager
@@ -74,3 +82,82 @@ def optimizer_strategy(optimizer):
 def is_default_strategy(strategy):
     """True if it stands for no strategy at all."""
     return strategy is default_strategy()
+
+
+def workers(strategy):
+    """How many processes train together."""
+    cluster = strategy.cluster_resolver
+    return _workers(cluster.cluster_spec().as_dict()) if cluster else 1
+
+
+def _workers(jobs):
+    return sum(len(jobs.get(job, ())) for job in _WORKERS) or 1
+
+
+def is_first(strategy):
+    """Whether this process is the one of the workers that writes."""
+    if workers(strategy) == 1:
+        return True
+    cluster = strategy.cluster_resolver
+    jobs = cluster.cluster_spec().as_dict()
+    first = ("chief" if "chief" in jobs else "worker", 0)
+    return (cluster.task_type, cluster.task_id) == first
+
+
+def trains_alone(strategy):
+    """Whether this process is one of several, and its model not.
+
+    Args:
+        strategy: The strategy of the model.
+
+    Returns:
+        Integer, the processes that `TF_CONFIG` names; 0 if all is well.
+    """
+    if not is_default_strategy(strategy):
+        return 0
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    count = _workers(config.get("cluster", {}))
+    task = config.get("task", {}).get("type")
+    return count if count > 1 and task in _WORKERS else 0
+
+
+def distribute(strategy, dataset):
+    """Cuts the batches of a dataset over the replicas.
+
+    Several workers share each batch (DATA) where the dataset leaves it open:
+    TensorFlow's AUTO shares the files where it can, and the global batches
+    are then others than those of one device.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+        dataset: `tf.data.Dataset` of global batches.
+
+    Returns:
+        A `tf.distribute.DistributedDataset`, or `tf.data.Dataset`.
+    """
+    if sharding(strategy, dataset) == "DATA":
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        dataset = dataset.with_options(options)
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+def sharding(strategy, dataset):
+    """Name of the auto-shard policy in effect; None for one worker."""
+    if workers(strategy) == 1:
+        return None
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return "DATA" if policy.name == "AUTO" else policy.name
+
+
+def described(strategy):
+    """A strategy in words."""
+    if is_default_strategy(strategy):
+        return "none"
+    text = (
+        f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas"
+    )
+    count = workers(strategy)
+    return f"{text}, {count} workers" if count > 1 else text

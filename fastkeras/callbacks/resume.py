@@ -9,6 +9,7 @@ from fastkeras import engine
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import randomness
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _resume_state
 from fastkeras.callbacks._resume_files import Files
@@ -166,13 +167,9 @@ class Resume(engine.Keeper):
             self._handler = None
 
     def _check_workers(self):
-        cluster = self.model.distribute_strategy.cluster_resolver
-        jobs = cluster.cluster_spec().as_dict() if cluster else {}
-        self._workers = sum(map(len, jobs.values()))
-        first = ("chief" if "chief" in jobs else "worker", 0)
-        self._writes = (
-            self._workers <= 1 or (cluster.task_type, cluster.task_id) == first
-        )
+        strategy = self.model.distribute_strategy
+        self._workers = replicas.workers(strategy)
+        self._writes = replicas.is_first(strategy)
         if self._workers > 1 and (self.every_steps or self.every_seconds):
             raise ValueError(
                 checks.message(

@@ -67,6 +67,8 @@ def make_feed(model, steps=None, class_weight=None, **data):
     if reason is not None:
         strategy = model.distribute_strategy
         feed = Stream(strategy, adapter, steps, model.perf.pad)
+        if feed.sharding:
+            reason += f", auto-shard policy {feed.sharding}"
     else:
         reason = "the arrays fit on the device"
         feed = _resident.Resident(

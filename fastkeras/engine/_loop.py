@@ -4,6 +4,7 @@ import keras
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feeds import check_length
@@ -41,6 +42,7 @@ def fit(
     """Trains a model; the arguments are those of `keras.Model.fit`."""
     check_counts(locals())
     check_before_training(model)
+    _warn_if_alone(model)
     epochs = limited(epochs, "epochs")
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = (
@@ -214,6 +216,18 @@ def check_before_training(model):
         trained = model._step.trainable(model)
         check_optimizer(model, model.optimizer, trained)
     warn_of_changes(model)
+
+
+def _warn_if_alone(model):
+    count = replicas.trains_alone(replicas.strategy_of(model))
+    if count:
+        warn(
+            f"TF_CONFIG names {count} workers, but the model was made under "
+            "no strategy: each worker trains one of its own, on all rows. "
+            "Make and compile it in the scope of a "
+            "`tf.distribute.MultiWorkerMirroredStrategy()`.",
+            told=model._step.told,
+        )
 
 
 def warn_of_changes(model):

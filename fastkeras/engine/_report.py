@@ -6,6 +6,7 @@ import platform
 import keras
 import tensorflow as tf
 
+from fastkeras._lib import replicas
 from fastkeras.engine import _tiers
 from fastkeras.measure import receipt
 from fastkeras.measure import stats
@@ -89,6 +90,7 @@ def _settings(model):
         "feed": "Keras's own loop"
         if model.perf.is_keras
         else model.feed_reason,
+        "strategy": replicas.described(replicas.strategy_of(model)),
         "signature": str(model.perf.execution.signature),
         "warm-up launches": model.perf.execution.warmup_launches,
     }

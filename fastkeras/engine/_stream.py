@@ -5,6 +5,7 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import randomness
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _iterators
 from fastkeras.engine._feed import Feed
@@ -72,8 +73,10 @@ class Stream(Feed):
         self._once = private.keep_errors(adapter, self._keep_error)
         dataset = adapter.get_tf_dataset()
         self.spec = dataset.element_spec
+        self.sharding = None
         if not isinstance(dataset, tf.distribute.DistributedDataset):
-            dataset = strategy.experimental_distribute_dataset(dataset)
+            self.sharding = replicas.sharding(strategy, dataset)
+            dataset = replicas.distribute(strategy, dataset)
         self._dataset = dataset
         super().__init__(adapter.num_batches, steps)
 

@@ -50,7 +50,11 @@ def available(model, name, feed):
     if not resident:
         reason = _loop_refusal(model, feed)
         if reason:
-            return [step], [f"loops left out: {reason}"]
+            reasons = [f"loops left out: {reason}"]
+            exchange = _exchange(model)
+            if exchange:
+                reasons.append(f"XLA left out: {exchange}")
+            return [step], reasons
     tiers = [step, f"{family}-loop"]
     if name == "test_step" and resident and feed.full > 1:
         tiers.reverse()
@@ -87,6 +91,8 @@ def _loop_refusal(model, feed):
 
 def xla_refusal(model):
     """Why XLA is not tried on a model; None if it may be."""
+    if _exchange(model):
+        return _exchange(model)
     if not private.model_supports_jit(model):
         names = [
             layer.name
@@ -105,6 +111,17 @@ def xla_refusal(model):
             "compile; with use_cudnn=False it can"
         )
     return None
+
+
+def _exchange(model):
+    """Why several replicas keep a step from XLA; None for one."""
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync == 1:
+        return None
+    return (
+        f"the replicas of a {type(strategy).__name__} exchange gradients "
+        "inside a step, which XLA can't compile"
+    )
 
 
 def _cudnn_layers(model):
