@@ -8,9 +8,11 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _resident
 from fastkeras.engine._options import limited
+from fastkeras.engine._per_worker import per_worker
 from fastkeras.engine._signature import check_spec
 from fastkeras.engine._stream import NO_DATA
 from fastkeras.engine._stream import Stream
+from fastkeras.engine._workers import is_asynchronous
 
 
 def make_feed(model, steps=None, class_weight=None, **data):
@@ -23,7 +25,7 @@ def make_feed(model, steps=None, class_weight=None, **data):
         **data: x, y, sample_weight, batch_size and shuffle, as for `fit`.
 
     Returns:
-        Tuple of a `Resident` or `Stream`, and a string: why it is this one.
+        Tuple of a feed and a string: why it is this one.
 
     Raises:
         ValueError: If there is no data, or no row of it.
@@ -39,6 +41,8 @@ def make_feed(model, steps=None, class_weight=None, **data):
             )
         )
     steps = limited(steps, "steps_per_epoch")
+    if callable(x) and is_asynchronous(model):
+        return per_worker(model, x, steps, class_weight)
     if class_weight is not None and isinstance(x, tf.data.Dataset):
         data["x"] = x.map(_weigher(class_weight), tf.data.AUTOTUNE)
         class_weight = None
@@ -65,10 +69,7 @@ def make_feed(model, steps=None, class_weight=None, **data):
     if wanted == "stream":
         reason = "asked for"
     if reason is not None:
-        strategy = model.distribute_strategy
-        feed = Stream(strategy, adapter, steps, model.perf.pad)
-        if feed.sharding:
-            reason += f", auto-shard policy {feed.sharding}"
+        feed, reason = _stream(model, adapter, steps, reason)
     else:
         reason = "the arrays fit on the device"
         feed = _resident.Resident(
@@ -76,6 +77,17 @@ def make_feed(model, steps=None, class_weight=None, **data):
         )
     check_spec(model, feed.spec)
     return feed, f"{feed.name}: {reason}"
+
+
+def _stream(model, adapter, steps, reason):
+    strategy = model.distribute_strategy
+    if is_asynchronous(model):
+        strategy = private.default_strategy()
+        reason = "the chief reads the batches and hands them out"
+    feed = Stream(strategy, adapter, steps, model.perf.pad)
+    if feed.sharding:
+        reason += f", auto-shard policy {feed.sharding}"
+    return feed, reason
 
 
 def ordered_feed(model, data, batch_size=None, steps=None):

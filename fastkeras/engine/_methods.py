@@ -7,10 +7,18 @@ import keras
 from fastkeras.engine import _evaluate
 from fastkeras.engine import _loop
 from fastkeras.engine import _predict
+from fastkeras.engine import _scheduled
 from fastkeras.engine._function import StepFunction
 from fastkeras.engine._options import check_counts
 from fastkeras.engine._predict import Predictor
+from fastkeras.engine._workers import is_asynchronous
 from fastkeras.perf._scaling import noticing_unscaled_loss
+
+
+def _runner(model, name):
+    if is_asynchronous(model):
+        return _scheduled.ScheduledFunction(model, name)
+    return StepFunction(model, name)
 
 
 class Loops:
@@ -26,13 +34,13 @@ class Loops:
             if self.perf.is_keras:
                 super().make_train_function(force)
             elif force or self.train_function is None:
-                self.train_function = StepFunction(self, "train_step")
+                self.train_function = _runner(self, "train_step")
 
     def make_test_function(self, force=False):
         if self.perf.is_keras:
             super().make_test_function(force)
         elif force or self.test_function is None:
-            self.test_function = StepFunction(self, "test_step")
+            self.test_function = _runner(self, "test_step")
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args, **kwargs):
@@ -53,6 +61,10 @@ class Loops:
         out = None
         if not self.perf.is_keras:
             check_counts({"batch_size": batch_size, "steps": steps})
+            if is_asynchronous(self):
+                return _scheduled.predict(
+                    self, x, batch_size, verbose, steps, callbacks
+                )
             self.predictor = self.predictor or Predictor(self)
             out = _predict.predict(
                 self, x, batch_size, verbose, steps, callbacks

@@ -45,9 +45,14 @@ def keeps_metrics(evaluate):
     return run
 
 
-def _variables(model):
+def all_metrics(model):
+    """The metrics of a model and those of its features."""
     own = [t for s in model._step.states for t in s.trackers.values()]
-    return [v for m in (*model.metrics, *own) for v in m.variables]
+    return [*model.metrics, *own]
+
+
+def _variables(model):
+    return [v for m in all_metrics(model) for v in m.variables]
 
 
 def epoch_logs(model, logs):

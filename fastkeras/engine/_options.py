@@ -7,6 +7,8 @@ import keras
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.engine._asynchronous import check_asynchronous
+from fastkeras.engine._workers import is_asynchronous
 
 _AT_LEAST_ONE = (
     "batch_size",
@@ -33,6 +35,8 @@ def options(plan, model, given):
         ValueError: If Keras's argument and `Execution` disagree, or the
             strategy can't run what is asked.
     """
+    if is_asynchronous(model):
+        check_asynchronous(plan, model, given)
     execution = plan.execution
     jit = _agreed(
         ("jit_compile", given["jit_compile"], "auto"), ("jit", execution.jit)
