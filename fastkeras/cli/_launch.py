@@ -23,6 +23,13 @@ def add(commands):
         metavar="N",
         help="the processes; default: 2",
     )
+    parser.add_argument(
+        "--ps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="parameter servers; the script then runs as their chief",
+    )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument(
         "args",
@@ -33,12 +40,13 @@ def add(commands):
 
 
 def _launch(args):
-    if not pathlib.Path(args.script).is_file() or args.workers < 1:
+    counts = args.workers >= 1 and args.ps >= 0
+    if not pathlib.Path(args.script).is_file() or not counts:
         raise _common.UsageError(
             checks.message(
                 "`launch` takes a Python file and one worker or more",
-                f"script={args.script!r}, workers={args.workers}",
+                f"script={args.script!r}, workers={args.workers}, ps={args.ps}",
                 "Check the path.",
             )
         )
-    return distribute.launch(args.script, args.workers, args.args)
+    return distribute.launch(args.script, args.workers, args.args, ps=args.ps)

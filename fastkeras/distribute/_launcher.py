@@ -15,9 +15,10 @@ from fastkeras._lib import checks
 
 #: Seconds between two looks at the processes.
 _LOOK = 0.05
+_SERVER = str(pathlib.Path(__file__).with_name("_server.py"))
 
 
-def launch(script, workers=2, args=(), grace=10.0, out=None):
+def launch(script, workers=2, args=(), grace=10.0, out=None, ps=0):
     """Runs a script in several processes that train together.
 
     For trying out on one machine what a `MultiWorkerMirroredStrategy` does on
@@ -25,6 +26,11 @@ def launch(script, workers=2, args=(), grace=10.0, out=None):
     When one fails, the others are ended. SIGTERM is passed on to all. Where
     `TF_CONFIG` is set already, by the scheduler of a cluster, it is used as it
     is, for the one process that this machine is to run.
+
+    With `ps` it is for a `tf.distribute.ParameterServerStrategy`: the script
+    runs in one process more, the chief, and its end is the end of all. The
+    workers and parameter servers run TensorFlow's server, which needs no
+    script; one of them may be lost while the chief goes on.
 
     Args:
         script: Path of a Python file.
@@ -34,6 +40,7 @@ def launch(script, workers=2, args=(), grace=10.0, out=None):
             ended. Defaults to `10.0`.
         out: Text stream for what the processes print, each line after the
             name of its process. Defaults to `None`: `sys.stdout`.
+        ps: Integer >= 0, the parameter servers. Defaults to `0`.
 
     Returns:
         Integer, 0 or the exit code of the first process that failed; 128 and
@@ -42,7 +49,7 @@ def launch(script, workers=2, args=(), grace=10.0, out=None):
     Raises:
         FileNotFoundError: If `script` does not exist.
         TypeError: If an argument has the wrong type.
-        ValueError: If `workers` or `grace` is too small.
+        ValueError: If `workers`, `grace` or `ps` is too small.
 
     Example:
 
@@ -55,6 +62,8 @@ def launch(script, workers=2, args=(), grace=10.0, out=None):
     """
     checks.positive_int(workers, "workers", "Leave it out for 2.")
     checks.positive_number(grace, "grace", "Leave it out for 10 seconds.")
+    if ps:
+        checks.positive_int(ps, "ps", "Leave it out for none.")
     if not pathlib.Path(script).is_file():
         raise FileNotFoundError(
             checks.message(
@@ -66,29 +75,46 @@ def launch(script, workers=2, args=(), grace=10.0, out=None):
     command = [sys.executable, "-u", str(script), *map(str, args)]
     group = _Group(out or sys.stdout, grace)
     with group, _passing_on(group):
-        for name, environment in _environments(workers):
-            group.start(name, command, environment)
+        configs = _configs(workers, ps)
+        for config in configs:
+            serves = _serves(config)
+            group.start(
+                _name(config),
+                [sys.executable, "-u", _SERVER] if serves else command,
+                {**os.environ, "TF_CONFIG": json.dumps(config)},
+                helps=serves and len(configs) > 1,
+            )
         return group.wait()
 
 
-def _environments(workers):
-    """The name and the environment of each process."""
+def _configs(workers, ps):
+    """The `TF_CONFIG` of each process of this machine."""
     if "TF_CONFIG" in os.environ:
-        task = json.loads(os.environ["TF_CONFIG"]).get("task", {})
-        name = f"{task.get('type', 'worker')} {task.get('index', 0)}"
-        return [(name, dict(os.environ))]
-    addresses = [f"localhost:{port}" for port in _free_ports(workers)]
-    configs = [
-        {
-            "cluster": {"worker": addresses},
-            "task": {"type": "worker", "index": rank},
-        }
-        for rank in range(workers)
-    ]
+        return [json.loads(os.environ["TF_CONFIG"])]
+    counts = {"worker": workers}
+    if ps:
+        counts |= {"ps": ps, "chief": 1}
+    ports = iter(_free_ports(sum(counts.values())))
+    cluster = {
+        job: [f"localhost:{next(ports)}" for _ in range(count)]
+        for job, count in counts.items()
+    }
     return [
-        (f"worker {rank}", {**os.environ, "TF_CONFIG": json.dumps(config)})
-        for rank, config in enumerate(configs)
+        {"cluster": cluster, "task": {"type": job, "index": index}}
+        for job, addresses in cluster.items()
+        for index in range(len(addresses))
     ]
+
+
+def _name(config):
+    task = config.get("task", {})
+    return f"{task.get('type', 'worker')} {task.get('index', 0)}"
+
+
+def _serves(config):
+    """Whether a process works for the chief, and runs no script."""
+    task = config.get("task", {}).get("type")
+    return "ps" in config.get("cluster", {}) and task in ("worker", "ps")
 
 
 def _free_ports(count):
@@ -127,6 +153,7 @@ class _Group:
         self._grace = grace
         self._lock = threading.Lock()
         self._processes = []
+        self._helpers = []
         self._readers = []
 
     def __enter__(self):
@@ -134,6 +161,7 @@ class _Group:
 
     def __exit__(self, *error):
         """Ends those that still run: also at an interrupt."""
+        self._helpers.clear()
         self.signal(signal.SIGTERM)
         end = time.monotonic() + self._grace
         while self._running() and time.monotonic() < end:
@@ -144,8 +172,15 @@ class _Group:
         for reader in self._readers:
             reader.join()
 
-    def start(self, name, command, environment):
-        """Starts a process, in a group that its own children belong to."""
+    def start(self, name, command, environment, helps):
+        """Starts a process, in a group that its own children belong to.
+
+        Args:
+            name: String.
+            command: List of strings.
+            environment: Dict.
+            helps: Bool, whether it runs for as long as the others do.
+        """
         process = subprocess.Popen(
             command,
             env=environment,
@@ -157,6 +192,8 @@ class _Group:
             start_new_session=True,
         )
         self._processes.append(process)
+        if helps:
+            self._helpers.append(process)
         reader = threading.Thread(target=self._read, args=(name, process))
         reader.start()
         self._readers.append(reader)
@@ -167,19 +204,23 @@ class _Group:
             running = self._running()
             for process in self._processes:
                 code = process.returncode
-                if code:
+                if code and process not in self._helpers:
                     return code if code > 0 else 128 - code
             if not running:
                 return 0
             time.sleep(_LOOK)
 
     def signal(self, number):
-        """Sends a signal to those that run, and to their children."""
+        """Sends a signal to those that run, and to their children.
+
+        Not to those that help: the others may need them until they end.
+        """
         for process in self._running():
             os.killpg(process.pid, number)
 
     def _running(self):
-        return [p for p in self._processes if p.poll() is None]
+        running = [p for p in self._processes if p.poll() is None]
+        return [p for p in running if p not in self._helpers]
 
     def _read(self, name, process):
         with process.stdout as lines:

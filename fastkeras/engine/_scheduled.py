@@ -11,6 +11,8 @@ A launch hands out so many steps and waits for them all: between launches, when
 callbacks run, nothing changes.
 """
 
+import functools
+
 from fastkeras._lib import checks
 from fastkeras._lib import private_marks
 from fastkeras._lib import replicas
@@ -35,17 +37,21 @@ PER_WORKER = 8
 class ScheduledCalls(Calls):
     """Runs each step on a worker; a call returns before it has run."""
 
+    #: What a step has changed can't be put back while others run.
+    shrinks = False
+
     def __init__(self, model, name, workers):
         super().__init__(model, name, eager=False)
         self._workers = workers
+        trains = name == "train_step"
+        self._apart = functools.partial(_counts.apart, model, trains)
 
     def _step_function(self, jit):
         del jit
 
         def call(data):
-            trains = self._name == "train_step"
             data = pulled(data)
-            with _counts.apart(self._model, trains) as counted:
+            with self._apart() as counted:
                 logs = self._strategy.run(self._step, args=(data,))
                 return logs, counted()
 

@@ -1,5 +1,6 @@
 """The workers of a parameter-server strategy, as the chief sees them."""
 
+import re
 import time
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ PATIENCE = 60.0
 _LOOK = 1.0
 #: Seconds between two looks at the calls: at first, and at most.
 _SHORT, _LONG = 2e-4, 2e-2
+_SERVER = re.compile(r"/job:ps/replica:0/task:\d+")
 
 
 def is_asynchronous(model):
@@ -68,7 +70,7 @@ class Workers:
                 checks.message(
                     "A parameter server holds the only copy of its weights, "
                     "so training ends with it",
-                    error.message.splitlines()[0],
+                    f"no connection to {_SERVER.findall(error.message)[:1]}",
                     "Start again from a checkpoint "
                     "(`keras.callbacks.BackupAndRestore`).",
                 )
