@@ -6,6 +6,7 @@ from fastkeras._lib import private
 from fastkeras.engine import _launch
 from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._refusals import annotate
+from fastkeras.engine._retry import within_memory
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
 
@@ -20,7 +21,7 @@ class Calls:
     """
 
     def __init__(self, model, name, eager):
-        self._model = model
+        self.model = model
         self._name = name
         self._strategy = model.distribute_strategy
         self._step = getattr(model, name)
@@ -32,7 +33,12 @@ class Calls:
     @property
     def window(self):
         """Batches in an update."""
-        return self._model.perf.window if self._name == "train_step" else 1
+        return self.model.perf.window if self._name == "train_step" else 1
+
+    @property
+    def shrinks(self):
+        """Whether a step without memory is run again with less."""
+        return self._name == "train_step" and self.model.perf.shrinks
 
     @property
     def takes_batches(self):
@@ -47,6 +53,12 @@ class Calls:
         """Drops a loop that is of no use."""
         self._functions.pop(key, None)
 
+    def forget_all(self):
+        """Drops all functions, which are made anew when they are called."""
+        self._functions.clear()
+        self.ledger.forget_all()
+
+    @within_memory
     def batch(self, tier, data):
         """Runs one step on a batch at hand."""
         data = _without_optionals(data)
@@ -60,7 +72,7 @@ class Calls:
 
     def _step_function(self, jit):
         several = self._strategy.num_replicas_in_sync > 1
-        cuts = self._model.perf.cuts and several
+        cuts = self.model.perf.cuts and several
         relax = not (cuts or self._signature)
         function = _launch.step_function(
             self._strategy, self._step, jit, relax=relax
@@ -69,11 +81,13 @@ class Calls:
             function = PinnedFunction(function, self._signature)
         return function
 
+    @within_memory
     def row(self, tier, feed, start):
         """Runs one step of a resident feed."""
         key = f"{tier}, resident"
         return self._gathers(key, _launch.rows_function, tier, feed, start)
 
+    @within_memory
     def loop(self, tier, feed, start, updates):
         """Runs steps of a resident feed in one call."""
         return self._gathers(
@@ -145,7 +159,7 @@ class Calls:
             return self.ledger.call(name, function, jit, *args)
         except tf.errors.OpError as error:
             if jit:
-                annotate(error, self._model)
+                annotate(error, self.model)
             raise
 
 

@@ -57,6 +57,9 @@ class StepFunction:
         """Runs one step on the next batch."""
         logs = None
         for data, _ in zip(iterator, range(self._model.steps_per_execution)):
+            if self._calls.shrinks:
+                # What the step makes could not be put back.
+                private.symbolic_build(self._model, data)
             logs = self._calls.batch(self.fixed, data)
         if logs is None:
             raise StopIteration
@@ -169,7 +172,8 @@ class StepFunction:
             return tier
         start = time.perf_counter()
         try:
-            self._calls.loop(tier, feed, 0, 0)
+            trial = self.fixed != "xla-step"
+            self._calls.loop(tier, feed, 0, 0, trial=trial)
         except _REFUSALS as error:
             if self.fixed == "xla-step" or pilot.tiers == [tier]:
                 raise

@@ -105,6 +105,11 @@ class Ledger:
             for name, function in self._functions.items()
         }
 
+    def forget_all(self):
+        """The functions are made anew: their next call is the first."""
+        self._traced.clear()
+        self._compiled.clear()
+
     def describe(self):
         """Traces and compilations, as nested plain values."""
         return {

@@ -245,13 +245,15 @@ def build(model, feed):
 
     Under a strategy no variable can be made inside a replica, and a step that
     makes some is traced twice, which a pinned one and padded batches exclude;
-    elsewhere Keras makes them while the first step is traced.
+    what a step made that ran out of memory could not be put back; elsewhere
+    Keras makes them while the first step is traced.
     """
     if model.optimizer is not None and model._step.is_ready(model):
         if not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model._step.trainable(model))
-    once = model.perf.execution.pins or model.perf.pads
+    plan = model.perf
+    once = plan.execution.pins or plan.pads or plan.shrinks
     if not (private.has_strategy(model) or once):
         return
     with model.distribute_strategy.scope():

@@ -93,6 +93,7 @@ def _settings(model):
         "strategy": replicas.described(replicas.strategy_of(model)),
         "signature": str(model.perf.execution.signature),
         "warm-up launches": model.perf.execution.warmup_launches,
+        **{k: v for s in model._step.states for k, v in s.settings.items()},
     }
 
 

@@ -82,6 +82,8 @@ def _loop_refusal(model, feed):
         return "a window is put together outside the graph"
     if model.perf.pads:
         return "batches are padded outside the graph"
+    if model.perf.shrinks:
+        return "a batch must be at hand to be run again in smaller slices"
     if not all(
         isinstance(s, tf.TensorSpec) for s in private.tree.flatten(feed.spec)
     ):

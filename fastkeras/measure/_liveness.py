@@ -39,6 +39,8 @@ def peak(graph):
     """
     operations = _needed(graph)
     owner, readers = _owners(operations)
+    # What is returned outlives the step.
+    readers.update(owner[t.ref()] for t in graph.outputs)
     bytes_by_ref = _bytes_by_ref(operations)
     sizes, held, most = {}, 0, 0
     for op in operations:

@@ -63,11 +63,14 @@ class State:
     Attributes:
         trackers: Dict of log name to metric; reset at each epoch's start.
         variables: Dict of name to `keras.Variable`; saved with the model.
+        settings: Dict of name to a dict of `"requested"`, `"effective"` and
+            `"reason"`: what was left to the feature, for the receipt.
     """
 
     def __init__(self):
         self.trackers = {}
         self.variables = {}
+        self.settings = {}
 
     def add_variable(self, name, value, dtype):
         """Makes a scalar variable that is saved with the model."""
@@ -119,6 +122,8 @@ class Feature:
     guards: ClassVar[bool] = False
     #: What happens to a last window that is not full.
     keeps_remainder: ClassVar[bool] = True
+    #: Whether a step that runs out of memory can be run again with less.
+    shrinks: ClassVar[bool] = False
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""
@@ -159,9 +164,24 @@ class Feature:
         """Changes what the model returns from a call."""
         return y_pred
 
-    def slices(self, model, batch):
+    def slices(self, model, batch, state):
         """Cuts a batch into a list of `Run`; None leaves it whole."""
         return None
+
+    def shrink(self, state, error):
+        """Makes steps traced from now on need less memory.
+
+        Args:
+            state: The feature's `State`.
+            error: The exception of the step that ran out of memory.
+
+        Returns:
+            String that says what has changed.
+
+        Raises:
+            tf.errors.ResourceExhaustedError: If they can't need less.
+        """
+        raise error
 
     def watch(self, model, variables):
         """Chooses among the trainable variables."""

@@ -1,6 +1,7 @@
 """How many rows of a batch fit into a number of bytes, read from the graph."""
 
 import resource
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -11,51 +12,68 @@ from fastkeras._lib.private import tree
 from fastkeras.measure import _liveness
 from fastkeras.perf._padding import Padded
 
-# Two sizes of a slice tell what a row takes and what is there in any case.
-_SIZES = (8, 16)
+# Rows of a batch whose number is not known while it is traced.
+_SOME = 64
 
 
-def fitted_rows(model, batch, budget):
-    """The largest slice whose forward and backward pass stay in a budget.
+class Need(NamedTuple):
+    """Bytes that pass through a step: activations and gradients.
+
+    Attributes:
+        least: Integer, of a slice of one row.
+        row: Integer, for each further row.
+    """
+
+    least: int
+    row: int
+
+    def rows(self, budget):
+        """The rows of the largest slice that stays in a budget.
+
+        Args:
+            budget: Integer, bytes.
+
+        Raises:
+            ValueError: If one row does not fit.
+        """
+        if budget < self.least:
+            raise ValueError(
+                checks.message(
+                    "`budget_bytes` must hold the activations and gradients "
+                    "of one row",
+                    f"budget_bytes={budget}",
+                    f"Give at least {self.least}.",
+                )
+            )
+        return 1 + (budget - self.least) // self.row
+
+
+def leaves_and_shapes(batch):
+    """The tensors of a batch, and the shapes of a row of each."""
+    leaves = [t for t in tree.flatten(_dense(batch)) if t is not None]
+    return leaves, tuple(tuple(t.shape[1:]) for t in leaves)
+
+
+def _dense(batch):
+    return batch.data if isinstance(batch, Padded) else batch
+
+
+def need(model, batch):
+    """What the forward and backward pass of a slice takes.
 
     Args:
         model: The model.
-        batch: Nested structure of tensors (n, ...), n known.
-        budget: Integer, bytes for what passes through the step: activations
-            and gradients; without variables, slots and data.
+        batch: Nested structure of tensors (n, ...).
 
     Returns:
-        Integer, 1 to n.
-
-    Raises:
-        ValueError: If one row does not fit, or n is not known.
+        A `Need`, by an estimate that runs nothing.
     """
-    if isinstance(batch, Padded):
-        batch = batch.data
-    rows = next(t for t in tree.flatten(batch) if t is not None).shape[0]
-    if rows is None:
-        raise ValueError(
-            checks.message(
-                "Microbatch('auto') needs batches of a known size",
-                "a batch of an unknown number of rows",
-                "Batch the dataset with `drop_remainder=True`, or give the "
-                "rows of a slice.",
-            )
-        )
-    small, large = (_peak(model, batch, n) for n in _SIZES)
-    row = max(1, (large - small) / (_SIZES[1] - _SIZES[0]))
-    fixed = small - _SIZES[0] * row
-    fitting = int((budget - fixed) // row)
-    if fitting < 1:
-        raise ValueError(
-            checks.message(
-                "`budget_bytes` must hold the activations of one row",
-                f"budget_bytes={budget}",
-                f"Give at least {int(fixed + row) + 1}: {int(fixed)} for the "
-                f"gradients and {int(row)} for a row.",
-            )
-        )
-    return min(fitting, int(rows))
+    leaves, _ = leaves_and_shapes(batch)
+    # The peak bends upwards as rows are added, so that a line from one row to
+    # the whole batch never says too little in between.
+    rows = max(2, leaves[0].shape[0] or _SOME)
+    least, most = (_peak(model, _dense(batch), n) for n in (1, rows))
+    return Need(least, max(1, -(-(most - least) // (rows - 1))))
 
 
 def _peak(model, batch, rows):

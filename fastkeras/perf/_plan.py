@@ -47,6 +47,11 @@ class Plan:
         return any(f.guards for f in self.features)
 
     @property
+    def shrinks(self):
+        """Whether a step that runs out of memory is run again with less."""
+        return any(f.shrinks for f in self.features)
+
+    @property
     def keeps_remainder(self):
         """Whether a last window that is not full makes an update."""
         return all(f.keeps_remainder for f in self.features)

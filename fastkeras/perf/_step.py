@@ -219,8 +219,8 @@ class Step:
         return self._whole() and not self.plan.guards
 
     def _batch(self, model, batch):
-        for feature in self.plan.features:
-            runs = feature.slices(model, batch)
+        for feature, state in self.pairs:
+            runs = feature.slices(model, batch, state)
             if runs is not None:
                 return _sums.over(runs, lambda part: self._one(model, part))
         return self._one(model, batch)

@@ -3,16 +3,25 @@
 Does: cuts each batch into slices of `size` rows inside the step, adds their
 gradients up with the true weight of each slice, and updates once. With
 `"auto"`, the slice is the largest that fits into a budget, by an estimate from
-the graph of its forward and backward pass when the step is traced.
+the graph of its forward and backward pass when the step is traced. If memory
+runs out all the same, the slice is halved and the launch run again from the
+state before it, down to one row.
 When it helps: the batch fits in memory as data, its activations do not.
 Mathematics: same as the whole batch; see `Accumulate` for what that covers.
 `BatchNormalization` that trains normalises each slice by itself and so can't
 be equal; a warning says so once.
 Cost: the slices run one after the other; one more copy of the trainable
 variables. The gradient of an embedding table becomes dense in the loop. With
-`"auto"`, the forward and backward pass are traced twice more.
-Conflicts: a `train_step` of your own that does not call FastModel's.
-Measured: equal to the whole batch within 1e-6 (tests/perf/test_exactness.py).
+`"auto"`, the forward and backward pass are traced twice more; the values of
+variables and slots before a launch are held until it ends, and batches of a
+stream are run one by one, so that either can be gone back to. Allocators may
+wait before they give up: TensorFlow's for oneDNN 10 s.
+Conflicts: a `train_step` of your own that does not call FastModel's. What a
+`tf.random` operation inside the step draws starts over when it is run again.
+An allocation inside XLA's compiler, or of a thread, ends the process itself.
+Measured: equal to the whole batch within 1e-6 (tests/perf/test_exactness.py);
+equal to a run in small slices from the start after real failures
+(tests/perf/test_out_of_memory.py).
 Reference: Huang et al. 2019, arXiv:1811.06965 (micro-batches).
 """
 
@@ -20,12 +29,35 @@ import dataclasses
 from typing import ClassVar
 
 import keras
+import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras.perf import _fit_slice
 from fastkeras.perf import _parts
 from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
+from fastkeras.perf._feature import State
+
+
+class Slices(State):
+    """What is known of the slices of one model.
+
+    Attributes:
+        rows: Dict of the shapes of a row to the rows that fit the budget.
+        need: `Need` of the batches seen last, or None.
+        used: Integer, the rows of the largest slice since the last halving.
+        limit: Integer, the rows of a slice that memory may have room for, or
+            None while it has not run out.
+        reason: String, why a slice has the rows it has.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.rows = {}
+        self.need = None
+        self.used = 0
+        self.limit = None
+        self.reason = None
 
 
 @keras.saving.register_keras_serializable("fastkeras")
@@ -77,9 +109,57 @@ class Microbatch(Feature):
                 )
             )
 
-    def slices(self, model, batch):
-        size = self.size
-        if size == "auto":
-            budget = self.budget_bytes or _fit_slice.free_bytes() // 2
-            size = _fit_slice.fitted_rows(model, batch, budget)
+    @property
+    def shrinks(self):
+        return self.size == "auto"
+
+    def new_state(self):
+        return Slices() if self.shrinks else State()
+
+    def slices(self, model, batch, state):
+        size = self._fitted(model, batch, state) if self.shrinks else self.size
         return _parts.slices(batch, size)
+
+    def _fitted(self, model, batch, state):
+        """The rows of a slice: what the budget and the memory allow."""
+        leaves, shapes = _fit_slice.leaves_and_shapes(batch)
+        if shapes not in state.rows:
+            state.need = _fit_slice.need(model, batch)
+            budget = self.budget_bytes or _fit_slice.free_bytes() // 2
+            state.rows[shapes] = state.need.rows(budget)
+            reason = (
+                f"by the estimate, {budget} bytes hold {state.rows[shapes]}"
+            )
+            state.reason = state.reason or reason
+        size = min(state.rows[shapes], state.limit or state.rows[shapes])
+        whole = leaves[0].shape[0]
+        size = size if whole is None else min(size, whole)
+        state.used = max(state.used, size)
+        state.settings["rows of a slice"] = {
+            "requested": "auto",
+            "effective": state.used,
+            "reason": state.reason,
+        }
+        return size
+
+    def shrink(self, state, error):
+        rows = state.used or state.limit or 1
+        if rows == 1:
+            least = f"about {state.need.least} bytes" if state.need else "more"
+            raise tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                checks.message(
+                    "A slice of one row must fit in memory",
+                    f"a batch whose row takes {least} beside variables, slots "
+                    "and data",
+                    "Give the process that much, add `Rematerialize()` to "
+                    "`perf`, or train a smaller model.",
+                ),
+            ) from error
+        state.limit, state.used = rows // 2, 0
+        state.reason = f"memory ran out with {rows}"
+        return (
+            "A step ran out of memory. It was run again from the state before "
+            f"it, in slices of {state.limit} rows, and so are all from now on."
+        )

@@ -94,6 +94,8 @@ def graph_of(function):
         (lambda x: tf.cumsum(tf.sin(x)) * tf.cumsum(tf.cos(x)), 3),
         # What nothing reads is not computed; a view takes no memory.
         (lambda x: (tf.sin(x), tf.reshape(tf.sin(x), (16, 16)))[0], 1),
+        # What is returned is held to the end.
+        (lambda x: (tf.sin(x), tf.cos(x)), 2),
     ],
 )
 def test_the_peak_of_a_graph_by_hand(function, vectors):

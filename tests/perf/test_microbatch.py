@@ -199,7 +199,9 @@ def test_the_slice_fits_the_budget(budget, least, most):
     model = deep()
     model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=budget))
     found = sizes_in(model, 256)
-    assert any(least <= n <= most for n in found if n not in (8, 16))
+    assert any(least <= n <= most for n in found if n not in (1, 256)) or (
+        256 in found and least == 256
+    )
 
 
 def test_a_fitted_slice_equals_the_whole_batch():
@@ -222,10 +224,10 @@ def test_without_a_budget_the_batch_of_a_small_model_is_whole():
 def test_a_budget_below_one_row_says_the_least():
     model = deep()
     model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=1000))
-    text = r"budget_bytes=1000. Give at least (\d+): \d+ for the gradients"
+    text = r"budget_bytes=1000. Give at least (\d+)\."
     with pytest.raises(ValueError, match=text) as caught:
         fit(model, *_tools.real_data(64), batch_size=64)
-    least = int(str(caught.value).split("at least ")[1].split(":")[0])
+    least = int(str(caught.value).split("at least ")[1].rstrip("."))
     model.compile(sgd(), "mse", perf=Microbatch("auto", budget_bytes=least))
     fit(model, *_tools.real_data(64), batch_size=64)
 
