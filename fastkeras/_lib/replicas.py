@@ -152,12 +152,20 @@ def sharding(strategy, dataset):
     return "DATA" if policy.name == "AUTO" else policy.name
 
 
+def name(strategy):
+    """The name under which `tf.distribute` offers a strategy."""
+    if is_default_strategy(strategy):
+        return "no strategy"
+    # A MultiWorkerMirroredStrategy is a CollectiveAllReduceStrategy.
+    own = type(strategy)
+    public = (n for n, kind in vars(tf.distribute).items() if kind is own)
+    return next(public, own.__name__)
+
+
 def described(strategy):
     """A strategy in words."""
     if is_default_strategy(strategy):
         return "none"
-    text = (
-        f"{type(strategy).__name__}, {strategy.num_replicas_in_sync} replicas"
-    )
+    text = f"{name(strategy)}, {strategy.num_replicas_in_sync} replicas"
     count = workers(strategy)
     return f"{text}, {count} workers" if count > 1 else text

@@ -3,6 +3,7 @@
 from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import check_count
 from fastkeras.callbacks._monitor import synchronise
@@ -218,7 +219,7 @@ def _check(model, jit):
             checks.message(
                 "XLA can't compile a step that exchanges gradients between "
                 "replicas",
-                f"{type(strategy).__name__} with "
+                f"{replicas.name(strategy)} with "
                 f"{strategy.num_replicas_in_sync} replicas",
                 "Train on one device, or leave JitToggle out.",
             )

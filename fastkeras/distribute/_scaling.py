@@ -137,7 +137,7 @@ class _Timed:
         self._summed, self._apart = (
             tf.function(
                 lambda sums, reduce=reduce: strategy.run(
-                    lambda s: _pieces(reduce(s)), args=(sums,)
+                    lambda s: _pieces(reduce(_placed(s))), args=(sums,)
                 ),
                 autograph=False,
             )
@@ -163,6 +163,13 @@ class _Timed:
                 for local in self._strategy.experimental_local_results(value):
                     local.numpy()
         return watch.seconds
+
+
+def _placed(sums):
+    """The sums on the device of the replica: arguments have none."""
+    return tf.nest.map_structure(
+        lambda t: None if t is None else tf.identity(t), sums
+    )
 
 
 def _pieces(sums):

@@ -6,6 +6,7 @@ import keras
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.engine._asynchronous import check_asynchronous
 from fastkeras.engine._workers import is_asynchronous
@@ -53,15 +54,15 @@ def options(plan, model, given):
                 "Leave one of them out.",
             )
         )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if jit is True and replicas > 1 and not plan.is_keras:
-        name = type(model.distribute_strategy).__name__
+    count = model.distribute_strategy.num_replicas_in_sync
+    if jit is True and count > 1 and not plan.is_keras:
+        name = replicas.name(model.distribute_strategy)
         sparse = _embeddings(model)
         raise ValueError(
             checks.message(
                 f"XLA can't compile a step under {name}, which exchanges "
                 "gradients inside it",
-                f"jit_compile=True and {name} with {replicas} replicas"
+                f"jit_compile=True and {name} with {count} replicas"
                 + (f", and the Embedding layers {sparse}" if sparse else ""),
                 "Leave `jit_compile` (`Execution(jit=)`) out, or train on one "
                 "device.",

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 
 #: What XLA takes to compile a step, as a multiple of the time to trace it.
 XLA_FACTOR = 3.0
@@ -121,7 +122,7 @@ def _exchange(model):
     if strategy.num_replicas_in_sync == 1:
         return None
     return (
-        f"the replicas of a {type(strategy).__name__} exchange gradients "
+        f"the replicas of a {replicas.name(strategy)} exchange gradients "
         "inside a step, which XLA can't compile"
     )
 

@@ -7,6 +7,7 @@ import keras
 from fastkeras import perf as registry
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.layers import trained_batch_norms
 from fastkeras._lib.warn import warn
 from fastkeras.perf._execution import Execution
@@ -228,7 +229,7 @@ def _check_signature(plan, model):
             checks.message(
                 "A pinned `signature` is for one device",
                 f"signature={plan.execution.signature!r} and "
-                f"{type(strategy).__name__}",
+                f"{replicas.name(strategy)}",
                 "Leave `signature` out of `Execution`.",
             )
         )

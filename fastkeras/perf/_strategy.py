@@ -26,8 +26,8 @@ def check_strategy(model, optimizer):
             checks.message(
                 "A model and its optimizer must be made, and compiled, in the "
                 "scope of one strategy",
-                f"a model made under {_name(strategy)}, and the optimizer "
-                f"{inner.name!r} made under {_name(theirs)}",
+                f"a model made under {replicas.name(strategy)}, and the "
+                f"optimizer {inner.name!r} made under {replicas.name(theirs)}",
                 "Make both and call `compile` inside `with strategy.scope():`.",
             )
         )
@@ -36,15 +36,10 @@ def check_strategy(model, optimizer):
         raise ValueError(
             checks.message(
                 "Keras's gradient accumulation can't run under "
-                f"{_name(strategy)}, where no condition may hold an update",
+                f"{replicas.name(strategy)}, where no condition may hold an "
+                "update",
                 f"optimizer {inner.name}: gradient_accumulation_steps={steps}",
                 "Leave it out of the optimizer, and give "
                 f"`perf=[perf.Accumulate({steps})]`.",
             )
         )
-
-
-def _name(strategy):
-    if replicas.is_default_strategy(strategy):
-        return "no strategy"
-    return type(strategy).__name__

@@ -38,6 +38,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.private import tree
 from fastkeras._lib.warn import warn
 from fastkeras.perf._feature import Feature
@@ -138,7 +139,7 @@ class PadBatches(Feature):
         if model.distribute_strategy.num_replicas_in_sync > 1:
             _refuse(
                 "runs on one device",
-                type(model.distribute_strategy).__name__,
+                replicas.name(model.distribute_strategy),
                 "Batch the dataset with `drop_remainder=True`.",
             )
         layers = private.flat_layers(model)

@@ -558,6 +558,39 @@ def test_the_replicas_are_summed_once_per_update(mirrored):
     assert reductions(mirrored, "auto", 1, updates=3) == 3 * once
 
 
+class Launches(keras.callbacks.Callback):
+    """Counts the launches, and asks for none of its own."""
+
+    per_launch = True
+    count = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+
+
+def test_several_steps_a_launch_and_what_is_left_out(mirrored):
+    one = _same.trained(None)
+    counter = Launches()
+    two = _same.trained(
+        mirrored,
+        perf.Execution(steps_per_launch=4),
+        compiled={"jit_compile": "auto"},
+        callbacks=[counter],
+    )
+    _same.check_same(one, two)
+    assert counter.count == 2, "an epoch of four batches is a launch"
+    report = two.model.perf_report()
+    loops, xla = report["train_step"]["stream"]["choices"][-2:]
+    assert loops.startswith("loops left out: the strategy takes one batch")
+    assert xla.startswith("XLA left out: the replicas of a MirroredStrategy")
+    settings = report["settings"]
+    assert settings["strategy"] == "MirroredStrategy, 2 replicas"
+    assert settings["jit"]["effective"] is False
+    assert settings["jit"]["reason"] in xla
+    # The controls: on one device neither is left out for that reason.
+    assert one.model.perf_report()["settings"]["strategy"] == "none"
+
+
 @pytest.mark.parametrize(
     "inside",
     [("model",), ("model", "compile"), ("optimizer", "compile")],
