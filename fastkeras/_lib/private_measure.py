@@ -4,6 +4,15 @@ A part of `private.py`, under the same rule: the reason stands beside each
 name, and `tests/_lib/test_private_measure.py` fails by name when it moves.
 """
 
+# Whether a profiler runs is known to this module alone: starting one tells it
+# too, by an exception.
+from tensorflow.python.profiler import profiler_v2
+
+
+def is_profiled():
+    """Whether a profiler of TensorFlow runs in this process."""
+    return profiler_v2._profiler is not None
+
 
 def metric_calls(model, y, predictions, weight):
     """The compiled metrics, each with the arguments of its update.
@@ -36,3 +45,18 @@ def metric_calls(model, y, predictions, weight):
         for found, *arguments in zip(lists, true, predicted, parts)
         for metric in (found.metrics if found else ())
     ]
+
+
+def compile_arguments(model):
+    """The arguments that a model was compiled with, as they were given.
+
+    `get_compile_config` serialises them, which a lambda does not survive.
+
+    Args:
+        model: A compiled `keras.Model`.
+
+    Returns:
+        Dict of the arguments of `keras.Model.compile`, without
+        `auto_scale_loss`; `jit_compile` is what `"auto"` came to.
+    """
+    return dict(model._compile_config.config)

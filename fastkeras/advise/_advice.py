@@ -14,9 +14,10 @@ class Advice:
         change: String, the change in code.
         mathematics: `"same"` or `"changed"`: whether training computes
             something else afterwards.
-        settings: Dict of the arguments of `compile` (and, for a FastModel,
-            `"execution"`, a dict of those of `Execution`) that make the
-            change; empty if it has to be made by hand.
+        settings: Dict of the arguments of `compile` that make the change;
+            `"perf"` lists the features to add, `"execution"` is a dict of
+            arguments of `Execution`. Empty if it has to be made by hand.
+        aim: `"speed"`, `"memory"` or `"traces"`: what it is to improve.
         receipt: String, what trying it gave; empty if it was not tried.
         kept: Bool, whether it was tried and kept.
 
@@ -36,12 +37,20 @@ class Advice:
     change: str
     mathematics: str = "same"
     settings: dict = dataclasses.field(default_factory=dict)
+    aim: str = "speed"
     receipt: str = ""
     kept: bool = False
 
     def to_dict(self):
-        """The values, as a new dict."""
-        return dataclasses.asdict(self)
+        """The values, as a new dict of plain values; features as text."""
+        settings = {
+            name: [repr(feature) for feature in value]
+            if name == "perf"
+            else value
+            for name, value in self.settings.items()
+        }
+        values = dataclasses.asdict(dataclasses.replace(self, settings={}))
+        return {**values, "settings": settings}
 
     def __str__(self):
         lines = [

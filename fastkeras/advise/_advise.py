@@ -9,8 +9,8 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
     """Says what would make training faster, with the figures that say so.
 
     The model is read, one step of it is traced and a few are run; weights,
-    optimizer, metrics and random states are as before afterwards. A dataset
-    that shuffles anew each time will have drawn once more.
+    optimizer, metrics, random states and the place in the data are as before
+    afterwards.
 
     Args:
         model: A compiled `keras.Model`, a `FastModel` or not.
@@ -21,11 +21,14 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
             `32`.
         steps: Integer >= 1, steps that are timed a turn. Defaults to `10`.
         apply: Bool, whether each advice that leaves the mathematics alone
-            and is a setting of `compile` is tried: measured in turns after
-            warm-up, and kept if it is faster beyond the noise and the numbers
-            agree. The model is left with what was kept; a line for each is
-            logged (`logging.getLogger("fastkeras.advise")`) and stands in
-            `receipt`. Defaults to `False`.
+            and is a setting of `compile`, features of `perf` among them, is
+            tried: measured in turns after warm-up, and kept if the numbers
+            agree and it is faster beyond the noise (saves traces at no
+            slower a step; saves memory for at most 1.5 times the step). The
+            model is left with what was kept; a line for each is logged
+            (`logging.getLogger("fastkeras.advise")`) and stands in `receipt`.
+            What needs a FastModel is tried on one that shares the layers of
+            a `keras.Model`, which itself stays as it is. Defaults to `False`.
         clock: `fastkeras.measure.Clock`. Defaults to `None`: the real one.
 
     Returns:

@@ -21,7 +21,10 @@ def xla(facts):
         "XLA",
         f"a step of {_computing(facts)}, operation by operation: XLA is off",
         "operations are fused; measure it, as some models lose",
-        "perf='auto' (a FastModel measures it), or compile(jit_compile=True)",
+        "jit 'auto' in `Execution`, which measures it, or jit_compile=True"
+        if facts.is_fast
+        else f"{facts.way_to_fast}, which measures it, or "
+        "compile(jit_compile=True)",
         settings=settings,
     )
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.private import tree
+from fastkeras.measure._pipeline import copied
 
 #: Batches that are kept, and batches whose shapes are looked at.
 KEPT, SEEN = 8, 64
@@ -30,8 +31,12 @@ class Data:
 
     def __init__(self, data, batch_size):
         checks.positive_int(batch_size, "batch_size", "Leave it out for 32.")
-        self.source, self.batch_size = data, batch_size
         self.is_arrays = isinstance(data, (tuple, list))
+        if self.is_arrays:
+            data = tuple(data)
+            while data and data[-1] is None:
+                data = data[:-1]
+        self.source, self.batch_size = data, batch_size
         if not self.is_arrays and not isinstance(
             data, (tf.data.Dataset, keras.utils.PyDataset)
         ):
@@ -45,14 +50,15 @@ class Data:
             )
         self.dataset = data
         if self.is_arrays:
-            self.dataset = tf.data.Dataset.from_tensor_slices(
-                tuple(data)
-            ).batch(batch_size)
+            self.dataset = tf.data.Dataset.from_tensor_slices(data).batch(
+                batch_size
+            )
 
     def __iter__(self):
         dataset = self.dataset
         if isinstance(dataset, tf.data.Dataset):
-            yield from dataset
+            # A seeded shuffle counts how often it was gone through.
+            yield from dataset if self.is_arrays else copied(dataset)
             return
         count = dataset.num_batches
         for k in itertools.count() if count is None else range(count):
@@ -63,11 +69,13 @@ class Data:
 
     @functools.cached_property
     def _seen(self):
-        batches, specs = [], []
+        batches, specs, batch = [], [], None
         for batch in itertools.islice(self, SEEN + 1):
             if len(batches) < KEPT:
                 batches.append(batch)
             specs.append(_spec(batch))
+        if KEPT < len(specs) <= SEEN:
+            batches.append(batch)
         if not specs:
             raise ValueError(
                 checks.message(
@@ -81,7 +89,7 @@ class Data:
 
     @property
     def batches(self):
-        """The first batches, a list of structures of tensors."""
+        """Some batches, as structures of tensors: the first, and the last."""
         return self._seen[0]
 
     @property

@@ -15,7 +15,9 @@ from fastkeras.advise import _times
 from fastkeras.advise._code import Code
 from fastkeras.advise._data import Data
 from fastkeras.engine._resident import free_memory
+from fastkeras.measure._pipeline import copied
 from fastkeras.measure._state import as_before
+from fastkeras.model import FastModel
 
 
 class Facts:
@@ -72,6 +74,13 @@ class Facts:
         return plan is not None and not plan.is_keras
 
     @property
+    def way_to_fast(self):
+        """How a model that Keras runs comes to be run by fastkeras."""
+        if isinstance(self.model, FastModel):
+            return "perf='auto' in compile"
+        return "FastModel.from_keras(model) with perf='auto'"
+
+    @property
     def is_eager(self):
         return bool(self.model.run_eagerly or tf.config.functions_run_eagerly())
 
@@ -83,6 +92,12 @@ class Facts:
         # Of "auto", Keras keeps only what it came to.
         asked = self.model.get_compile_config()["jit_compile"]
         return asked or "auto"
+
+    @property
+    def has_own_train_step(self):
+        """Whether the steps are the user's own `train_step`."""
+        module = type(self.model).train_step.__module__
+        return not module.startswith(("keras.", "fastkeras."))
 
     @functools.cached_property
     def layers(self):
@@ -117,14 +132,19 @@ class Facts:
     # The step.
 
     @contextlib.contextmanager
-    def undisturbed(self):
-        """What happens in it to the model's state is undone."""
-        made = len(self.model.metrics_variables)
-        with as_before(self.model), _graph.shortened(self.code.lists):
+    def undisturbed(self, model=None):
+        """What happens in it to the model's state is undone.
+
+        Args:
+            model: One that shares the layers. Defaults to `None`: the model.
+        """
+        model = model or self.model
+        made = len(model.metrics_variables)
+        with as_before(model), _graph.shortened(self.code.lists):
             yield
-        if len(self.model.metrics_variables) > made:
+        if len(model.metrics_variables) > made:
             # Metrics whose variables the first step has made.
-            self.model.reset_metrics()
+            model.reset_metrics()
 
     @functools.cached_property
     def code(self):
@@ -165,11 +185,10 @@ class Facts:
         """Pairs of the name of a stage of the pipeline, and its seconds."""
         if not isinstance(self.data.dataset, tf.data.Dataset):
             return [(type(self.data.dataset).__name__, 0.0)]
-        return _times.stage_seconds(
-            private_datasets.stages(self.data.dataset),
-            self.data.rows,
-            self.clock,
-        )
+        stages = private_datasets.stages(self.data.dataset)
+        if not self.data.is_arrays:
+            stages = [(name, copied(dataset)) for name, dataset in stages]
+        return _times.stage_seconds(stages, self.data.rows, self.clock)
 
     @property
     def is_device_bound(self):

@@ -1,6 +1,7 @@
 """Rules on the data: shapes that vary, epochs that end, input that is late."""
 
 from fastkeras.advise._advice import Advice
+from fastkeras.perf import PadBatches
 
 _PYTHON_STAGE = "runs Python, whose lock lets parallel calls gain nothing: "
 _FIXES = {
@@ -24,19 +25,22 @@ def retraces(facts):
         return None
     first, second = sorted(kinds, key=str)[:2]
     dtypes = {tuple(dtype for _, dtype in spec) for spec in kinds}
+    compiled = facts.requested_jit is True and not facts.is_eager
     change = (
         "cast in the pipeline, so that all batches have one dtype"
         if len(dtypes) > 1
-        else "perf=[perf.PadBatches(multiple_of=16)], or "
-        "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`;"
-        " `Execution(signature='pin')` then makes a new shape an error"
+        else "`dataset.bucket_by_sequence_length(..., "
+        "pad_to_bucket_boundary=True)`, or perf=[perf.PadBatches("
+        f"multiple_of=16)]{_price(facts)}; `Execution(signature='pin')` makes "
+        "a new shape an error"
     )
     return Advice(
         "retraces",
         f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
         f"such as {_text(first)} and {_text(second)}",
-        "one trace, and under XLA few compilations",
+        "one trace" + (", and few compilations" if compiled else ""),
         change,
+        **_padding(facts, len(dtypes) == 1 and compiled, multiple_of=16),
     )
 
 
@@ -53,9 +57,10 @@ def last_batch(facts):
         "last batch",
         f"the last batch has {of_last[0]} rows, the others {rows[0]}: one more "
         + ("trace and one more XLA compilation" if compiled else "trace"),
-        "one shape in all epochs",
-        "perf=[perf.PadBatches()] trains on the same rows; "
+        "one shape in all epochs; the time of that trace, once",
+        f"perf=[perf.PadBatches()] trains on the same rows{_price(facts)}; "
         "`batch(n, drop_remainder=True)` leaves some out",
+        **_padding(facts, facts.data.is_arrays or compiled),
     )
 
 
@@ -68,14 +73,31 @@ def shapes_under_xla(facts):
     if facts.is_fast and facts.model.perf.pads:
         return None
     more = "" if facts.data.is_whole else "at least "
+    vary = len({_without_rows(spec) for spec in shapes}) > 1
+    of = "multiple_of=16" if vary else ""
     return Advice(
         "shapes under XLA",
         f"{more}{len(shapes)} shapes of batches: XLA compiles each, whatever "
         "the signature leaves open",
         f"1 compilation or few instead of {len(shapes)}",
-        "perf=[perf.PadBatches(multiple_of=16)], or pad to buckets; "
+        f"perf=[perf.PadBatches({of})]{_price(facts)}, or pad to buckets; "
         "`drop_remainder=True`",
+        **_padding(facts, True, **({"multiple_of": 16} if vary else {})),
     )
+
+
+def _price(facts):
+    """What PadBatches costs where the steps could run in loops."""
+    if facts.data.is_arrays:
+        return ""
+    return " (the steps of a dataset are then run one by one, in no loop)"
+
+
+def _padding(facts, pays, **options):
+    """The settings that pad, where that may pay."""
+    if not (facts.is_fast and pays):
+        return {}
+    return {"settings": {"perf": [PadBatches(**options)]}, "aim": "traces"}
 
 
 def input_wait(facts):

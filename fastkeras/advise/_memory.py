@@ -4,7 +4,10 @@ import math
 
 import keras
 
+from fastkeras._lib.layers import trained_batch_norms
 from fastkeras.advise._advice import Advice
+from fastkeras.perf import Microbatch
+from fastkeras.perf import Rematerialize
 
 #: Share of the free memory above which activations are told.
 ACTIVATIONS = 0.5
@@ -17,19 +20,30 @@ def activations(facts):
     size, free = facts.traced.activations, facts.free_memory
     if size <= ACTIVATIONS * free:
         return None
+    rows, norms = max(1, facts.data.rows // 4), trained_batch_norms(facts.model)
+    blocks, slices = "perf.Rematerialize()", f"perf.Microbatch({rows})"
+    # Normalised slice by slice, an update would be another one.
+    change = (
+        f"perf=[{blocks}]; {slices} would change what BatchNormalization does"
+        if norms
+        else f"perf=[{slices}], and {blocks} beside it"
+    )
+    feature = Rematerialize() if norms else Microbatch(rows)
     return Advice(
         "memory",
-        f"the backward pass keeps {size / 2**20:.0f} MB of activations, with "
-        f"{free / 2**20:.0f} MB free",
+        f"the backward pass keeps {size / 2**20:.3g} MB of activations, with "
+        f"{free / 2**20:.3g} MB free",
         "activations of one slice or one block at a time, for a step that "
-        "takes up to a third longer",
-        "perf=[perf.Microbatch(8)], and perf.Rematerialize() for blocks",
+        "takes up to half as long again",
+        change,
+        settings={"perf": [feature]} if facts.is_fast else {},
+        aim="memory",
     )
 
 
 def frozen_prefix(facts):
     """Frozen variables that the tape of the step follows all the same."""
-    if facts.is_fast and not facts.model.has_own_train_step:
+    if facts.is_fast and not facts.has_own_train_step:
         return _frozen_late(facts)
     followed = [
         layer
@@ -40,13 +54,17 @@ def frozen_prefix(facts):
     ]
     if not followed or not facts.model.trainable_variables:
         return None
+    own = facts.has_own_train_step
     return Advice(
         "frozen layers on the tape",
         f"{', '.join(x.name for x in followed)}: frozen after they were made, "
         "so TensorFlow's tape still follows their variables",
         "a shorter trace; run eagerly, no activation of them is kept",
-        "FastModel.from_keras(model), whose tape follows the trained "
-        "variables alone",
+        "tf.GradientTape(watch_accessed_variables=False) in `train_step`, and "
+        "watch `self.trainable_variables`"
+        if own
+        else f"{facts.way_to_fast}, whose tape follows what is trained alone",
+        settings={} if own else {"perf": []},
     )
 
 

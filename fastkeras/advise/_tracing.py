@@ -9,6 +9,7 @@ import statistics
 import tensorflow as tf
 
 from fastkeras.advise._advice import Advice
+from fastkeras.model import FastModel
 
 #: Share of a step in Python and dispatch above which it is worth a change.
 DISPATCH = 0.3
@@ -155,9 +156,10 @@ def dispatch(facts):
         "dispatch",
         evidence,
         gain,
-        "FastModel.from_keras(model) with perf='auto', or "
-        "compile(steps_per_execution=32)",
-        settings={"steps_per_execution": 32},
+        f"{facts.way_to_fast}, or compile(steps_per_execution=32)",
+        settings={"perf": []}
+        if isinstance(facts.model, FastModel)
+        else {"steps_per_execution": 32},
     )
 
 

@@ -4,26 +4,30 @@ import dataclasses
 import logging
 import math
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from fastkeras import measure
-from fastkeras._lib.private import tree
+from fastkeras.advise._ways import Batches
+from fastkeras.advise._ways import Way
 
 #: Turns of each of the two ways, after one that warms up.
 TURNS = 7
-#: Seconds of a turn, the steps that it may have for it, and those that come
-#: before the first.
-_SECONDS, _MOST_STEPS, _WARM_STEPS = 0.2, 200, 2
+#: Seconds of a turn, and the steps that it may have for it.
+_SECONDS, _MOST_STEPS = 0.2, 200
 #: Largest difference of the losses, as a share of the loss.
 TOLERANCE = 1e-3
+#: How many times as long a step may take that saves memory, and the share of
+#: it that it must save.
+PRICE, SAVED = 1.5, 0.1
+#: The same for one that saves traces.
+SLOWER = 1.1
 
 _LOG = logging.getLogger("fastkeras.advise")
 
 
 def try_all(facts, found):
-    """Tries each advice that is a setting and leaves mathematics alone.
+    """Tries each advice that has settings and leaves mathematics alone.
 
     Each is tried on top of what was kept before it. The model is left with
     what was kept; its state is as before.
@@ -35,90 +39,46 @@ def try_all(facts, found):
     Returns:
         The same list, with `receipt` and `kept` of those that were tried.
     """
-    model, tried = facts.model, []
-    with facts.undisturbed():
-        base = Way(facts, {})
-        for advice in found:
-            if advice.settings and advice.mathematics == "same":
-                way = Way(facts, advice.settings, base)
-                text, is_kept = _verdict(base, way)
-                receipt = f"{advice.rule}: {text}"
-                advice = dataclasses.replace(
-                    advice, receipt=receipt, kept=is_kept
-                )
-                base = way if is_kept else base
-                _LOG.info("%s", receipt)
-            tried.append(advice)
-    base.set()
-    model.train_function = None
-    return tried
+    base = start = Way(facts, {})
+    batches, done = Batches(facts.data), []
+    for advice in found:
+        if advice.settings and advice.mathematics == "same":
+            alike = [d for d in done if d.settings == advice.settings]
+            if alike:
+                text, is_kept = f"as for {alike[0].rule}", alike[0].kept
+            else:
+                way, text = _tried(facts, advice, base, batches)
+                base, is_kept = way or base, way is not None
+            receipt = f"{advice.rule}: {text}"
+            advice = dataclasses.replace(advice, receipt=receipt, kept=is_kept)
+            _LOG.info("%s", receipt)
+        done.append(advice)
+    if base is not start:
+        base.keep()
+    return done
 
 
-def _verdict(base, way):
+def _tried(facts, advice, base, batches):
+    """Tries one advice on top of a base.
+
+    Returns:
+        Tuple of the `Way` to keep, or None, and what was found, in words.
+    """
     try:
-        comparison = compare(base, way)
+        way = Way(facts, advice.settings, base)
+        comparison = compare(base, way, batches, advice.aim)
+    except ValueError as error:
+        return None, f"not kept, it is refused: {_first_line(error)}"
     except tf.errors.OpError as error:
         # Some operations are found out by XLA only as it compiles them.
-        return f"not kept, it fails: {error.message.splitlines()[0]}", False
-    return str(comparison), comparison.is_kept
+        return None, f"not kept, it fails: {error.message.splitlines()[0]}"
+    if comparison.is_kept and not way.is_own:
+        return None, f"{comparison.figures}: it takes a FastModel"
+    return way if comparison.is_kept else None, str(comparison)
 
 
-class Way:
-    """One way of running the steps of a model, and its train function.
-
-    Args:
-        facts: `Facts`.
-        settings: Dict as in `Advice`.
-        base: The `Way` that is changed. Defaults to `None`: as compiled.
-    """
-
-    def __init__(self, facts, settings, base=None):
-        self.facts = facts
-        self.function = None
-        model = facts.model
-        self.values = dict(base.values) if base else _values(model)
-        for name, value in settings.items():
-            if name == "execution":
-                plan = self.values["_plan"]
-                execution = dataclasses.replace(plan.execution, **value)
-                plan = dataclasses.replace(plan, execution=execution)
-                self.values["_plan"] = plan
-                self.values["steps_per_execution"] = 1
-            else:
-                self.values[name] = value
-        if "requested_jit" in self.values and "jit_compile" in settings:
-            self.values["requested_jit"] = settings["jit_compile"]
-
-    def set(self):
-        """Has the model run its steps in this way."""
-        model = self.facts.model
-        for name, value in self.values.items():
-            if name == "_plan":
-                # Past Keras's tracking of attributes.
-                vars(model)[name] = value
-            else:
-                setattr(model, name, value)
-        model.train_function = self.function
-
-    def run(self, steps):
-        """Trains so many steps from the state as it is.
-
-        Returns:
-            Tuple of the seconds of a step and the loss.
-        """
-        facts, timer = self.facts, _Timer(self.facts.clock)
-        with facts.undisturbed():
-            self.set()
-            history = facts.model.fit(
-                # Cut, not counted: with `steps_per_execution`, Keras goes on
-                # past the steps of an epoch where there is data.
-                _repeated(facts.data.batches).take(steps),
-                verbose=0,
-                shuffle=False,
-                callbacks=[timer],
-            )
-            self.function = facts.model.train_function
-        return timer.seconds / steps, history.history["loss"][0]
+def _first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +92,9 @@ class Comparison:
         steps: Integer, steps of each that were timed.
         difference: Float, between the losses.
         agrees: Bool, whether that is the order of additions at most.
+        aim: String as in `Advice`.
+        amounts: Pair of what is to be less, before and after: bytes of a
+            step, or traces; None where the aim is speed.
     """
 
     before: measure.Summary
@@ -140,13 +103,35 @@ class Comparison:
     steps: int
     difference: float
     agrees: bool
+    aim: str = "speed"
+    amounts: tuple | None = None
+
+    @property
+    def refusal(self):
+        """Why it is not kept, or `""`."""
+        if not self.agrees:
+            return "the numbers do not agree"
+        if self.aim == "speed":
+            if self.ratio.lower <= 1.02:
+                return "it is not faster beyond the noise"
+            return ""
+        before, after = self.amounts
+        least = 1 - SAVED if self.aim == "memory" else 1
+        if after > least * before or after == before:
+            return f"it saves no {self.aim}"
+        price = PRICE if self.aim == "memory" else SLOWER
+        if self.ratio.median * price < 1:
+            return f"the step takes {1 / self.ratio.median:.2f} times as long"
+        return ""
 
     @property
     def is_kept(self):
-        """Whether it is faster beyond the noise, with the same numbers."""
-        return self.agrees and self.ratio.lower > 1.02
+        """Whether it gives what it is for, with the same numbers."""
+        return not self.refusal
 
-    def __str__(self):
+    @property
+    def figures(self):
+        """What was measured, in words."""
         before, after, half = (
             seconds * 1e3
             for seconds in (
@@ -156,81 +141,83 @@ class Comparison:
             )
         )
         digits = max(0, 1 - math.floor(math.log10(after)))
-        if self.is_kept:
-            verdict = "kept"
-        elif self.agrees:
-            verdict = "not kept, it is not faster beyond the noise"
-        else:
-            verdict = "not kept, the numbers do not agree"
+        amounts = ""
+        if self.aim == "memory":
+            one, other = (size / 2**20 for size in self.amounts)
+            amounts = f"{one:.3g} → {other:.3g} MB a step by its graph, "
+        elif self.aim == "traces":
+            amounts = "{} → {} traces and compilations, ".format(*self.amounts)
         return (
-            f"{before:.{digits}f} -> {after:.{digits}f} ms/step "
+            f"{amounts}{before:.{digits}f} → {after:.{digits}f} ms/step "
             f"(±{half:.{digits}f}, n={self.steps}), loss differs by "
-            f"{self.difference:.0e}: {verdict}"
+            f"{self.difference:.0e}"
         )
 
+    def __str__(self):
+        verdict = f"not kept, {self.refusal}" if self.refusal else "kept"
+        return f"{self.figures}: {verdict}"
 
-def compare(base, way):
+
+def compare(base, way, batches, aim="speed"):
     """Runs two ways in turns, after a turn of each that warms up.
+
+    Args:
+        base: `Way`.
+        way: `Way`.
+        batches: `Batches`.
+        aim: String as in `Advice`.
 
     Returns:
         A `Comparison`.
     """
-    steps = _WARM_STEPS
+    steps = batches.shown
     for each in (base, way):
-        each.run(steps)
-    # Twice: what an epoch takes by itself counts for much in a short one.
-    for _ in range(2):
-        seconds, _ = base.run(steps)
+        each.run(batches, steps)
+    # Again: what an epoch takes by itself counts for much in a short one.
+    for _ in range(3):
+        seconds, _ = base.run(batches, steps)
         steps = max(1, min(_MOST_STEPS, int(_SECONDS / seconds)))
-    times, losses = ([], []), ([], [])
+    times, logs = ([], []), ([], [])
     # A launch of another length may be compiled in the first turn.
     for turn in range(TURNS + 1):
-        for each, found, loss in zip((base, way), times, losses, strict=True):
-            second, value = each.run(steps)
-            loss.append(value)
+        for each, found, log in zip((base, way), times, logs, strict=True):
+            second, values = each.run(batches, steps)
+            log.append(values)
             if turn:
                 found.append(second)
-    old, new = np.asarray(losses)
-    difference = float(np.abs(old - new).max())
+    difference, agrees = _difference(*logs)
     return Comparison(
         measure.summarize(times[0]),
         measure.summarize(times[1]),
         measure.ratio(*times),
         TURNS * steps,
         difference,
-        difference <= TOLERANCE * max(float(np.abs(old).max()), 1e-6),
+        agrees,
+        aim,
+        _amounts(base, way, aim),
     )
 
 
-class _Timer(keras.callbacks.Callback):
-    """Times the steps of an epoch; it asks for no batch of its own."""
+def _difference(old, new):
+    """The largest difference of the losses, and whether it is small.
 
-    def __init__(self, clock):
-        super().__init__()
-        self._clock = clock
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._start = self._clock.now()
-
-    def on_epoch_end(self, epoch, logs=None):
-        # The logs are numbers by now: the device has been waited for.
-        self.seconds = self._clock.now() - self._start
-
-
-def _values(model):
-    names = ["run_eagerly", "jit_compile", "steps_per_execution"]
-    values = {name: getattr(model, name) for name in names}
-    if hasattr(model, "perf"):
-        values["_plan"] = model.perf
-        values["requested_jit"] = model.requested_jit
-    return values
+    Of a step of the user's that logs no loss, of all it logs.
+    """
+    names = ["loss"] if "loss" in old[0] else sorted(old[0])
+    if not names or set(names) - new[0].keys():
+        return float("nan"), False
+    one, other = (
+        np.array([[log[name] for name in names] for log in logs])
+        for logs in (old, new)
+    )
+    difference = np.abs(one - other)
+    allowed = TOLERANCE * np.maximum(np.abs(one).max(0), 1e-6)
+    return float(difference.max()), bool((difference <= allowed).all())
 
 
-def _repeated(batches):
-    """A dataset that gives the batches of one shape again and again."""
-    first = tree.map_structure(lambda t: t.shape, batches[0])
-    alike = [
-        b for b in batches if tree.map_structure(lambda t: t.shape, b) == first
-    ]
-    stacked = tree.map_structure(lambda *t: tf.stack(t), *alike)
-    return tf.data.Dataset.from_tensor_slices(stacked).repeat()
+def _amounts(base, way, aim):
+    if aim == "memory":
+        return base.step_bytes(), way.step_bytes()
+    if aim == "traces":
+        return base.traces, way.traces
+    return None

@@ -27,7 +27,9 @@ def table(report):
     parts.append(
         "Alone: with the traced step, gain over it. Added: with all above it, "
         "gain over the line\nabove; all: over the eager loop. Turn by turn, "
-        "± half the distance between the quartiles."
+        "± half the distance between the quartiles.\n"
+        "Mixed precision, accumulation (4 batches an update) and watching (the "
+        "last layer is\ntrained) change what is computed; the others do not."
     )
     for row in report["rows"]:
         if row["notes"]:

@@ -288,11 +288,13 @@ def _ratio(one, other):
 
 
 def _sentences(alone):
-    """One for each technique that does not help."""
+    """One for each technique that does not help, or not for sure."""
     reasons = {t.name: t.why_not for t in TECHNIQUES}
-    return [
-        f"{way['name']}: {way['gain']['median']:.2f}x the traced step; "
-        f"{reasons[way['name']]}"
-        for way in alone
-        if way["gain"]["lower"] < NO_GAIN
-    ]
+    found = []
+    for way in alone:
+        gain = measure.Summary(**way["gain"])
+        if gain.lower < NO_GAIN:
+            name, unsure = way["name"], gain.median >= NO_GAIN
+            why = "within the noise of the run" if unsure else reasons[name]
+            found.append(f"{name}: {gain.median:.2f}x the traced step; {why}")
+    return found

@@ -39,7 +39,7 @@ class Pipeline:
                 )
             )
         if isinstance(data, tf.data.Dataset):
-            copy = _copy(data).take(most)
+            copy = copied(data).take(most)
             self.arguments = {"x": copy, "shuffle": False}
             length = int(data.cardinality())
             self.length = length if length >= 0 else None
@@ -88,7 +88,7 @@ class Pipeline:
         ).get_tf_dataset()
 
 
-def _copy(dataset):
+def copied(dataset):
     """The same pipeline with a state of its own.
 
     A seeded `shuffle` counts how often it was gone through.

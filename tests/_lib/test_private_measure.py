@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fastkeras._lib import private_measure
 
@@ -27,3 +28,21 @@ def test_each_metric_comes_with_the_arguments_of_its_update(weight):
     assert calls[0][1][2] is None
     assert calls[1][1][2] is weight
     assert [a[0].max() for _, a in calls] == [0.0, 1.0]
+
+
+def test_the_arguments_of_compile_come_as_they_were_given():
+    def loss(y, y_pred):
+        return keras.ops.mean(y - y_pred)
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss, metrics=["mae"], jit_compile=True)
+    given = private_measure.compile_arguments(model)
+    assert given["loss"] is loss and given["metrics"] == ["mae"]
+    assert given["jit_compile"] is True and "auto_scale_loss" not in given
+
+
+def test_a_profiler_that_runs_is_seen(tmp_path):
+    assert not private_measure.is_profiled()
+    with tf.profiler.experimental.Profile(str(tmp_path)):
+        assert private_measure.is_profiled()
+    assert not private_measure.is_profiled()

@@ -263,7 +263,7 @@ CASES = [
     (
         _memory.activations,
         lambda: facts(dense(layers=narrow(2)), free_memory=200),
-        "0 MB free",
+        " MB of activations, with 0.000191 MB free",
         lambda: facts(dense(layers=narrow(2)), free_memory=2**30),
     ),
     (

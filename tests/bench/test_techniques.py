@@ -51,6 +51,16 @@ def test_what_does_not_help_has_a_sentence_and_what_helps_has_none():
     assert note.startswith("gradient checkpointing: 0.50x the traced step; it")
 
 
+def test_a_gain_within_the_noise_is_called_that():
+    times = made_up(turns=5)
+    for turn in (1, 3):
+        times["launches"][turn] *= 3
+    notes = techniques.record(ROWS["mlp"], times, {})["notes"]
+    assert notes[0] == (
+        "launches: 2.00x the traced step; within the noise of the run"
+    )
+
+
 def test_a_way_that_fails_is_left_out_and_told():
     times = made_up()
     del times["XLA"], times["+ XLA"]
