@@ -3,16 +3,15 @@
 import io
 import json
 import os
-import pathlib
 import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from fastkeras import cli
 from fastkeras.distribute import launch
+from tests.distribute import _same
 
 RANK = """
 import json, os, sys, time
@@ -121,47 +120,23 @@ def test_the_command_passes_on_the_exit_code(tmp_path, capsys):
     assert "none.py" in capsys.readouterr().err
 
 
-WORKERS = pathlib.Path(__file__).with_name("_workers.py")
+def worker(kind):
+    """What `launch`, or a scheduler, tells one of two workers."""
+    cluster = {"worker": ["a:1", "b:1"]}
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})
 
 
-def trained(folder, workers, *args):
-    """The exit code of a training, and what each worker wrote."""
-    code = launch(WORKERS, workers, [folder / "out", *args], out=io.StringIO())
-    files = sorted(folder.glob("out.*"))
-    return code, [json.loads(f.read_text()) for f in files]
+def test_a_worker_that_trains_alone_is_told(monkeypatch, recwarn):
+    def alone():
+        _same.trained(None, epochs=1)
+        texts = [str(w.message) for w in recwarn]
+        recwarn.clear()
+        return [text for text in texts if "TF_CONFIG names 2 workers" in text]
 
-
-def gap(one, two):
-    """The largest differences of the weights and of the history."""
-    pairs = zip(one["weights"], two["weights"], strict=True)
-    weights = max(np.abs(np.subtract(a, b)).max() for a, b in pairs)
-    assert one["history"].keys() == two["history"].keys()
-    logs = max(
-        np.abs(np.subtract(one["history"][k], two["history"][k])).max()
-        for k in one["history"]
-    )
-    return weights, logs
-
-
-@pytest.mark.slow
-def test_two_workers_equal_one_device(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(WORKERS.parents[2]))
-    folders = [tmp_path / name for name in ("one", "half", "two")]
-    for folder in folders:
-        folder.mkdir()
-    _, (one,) = trained(folders[0], 1, 8, "one")
-    _, (half,) = trained(folders[1], 1, 4, "one")
-    states = tmp_path / "states"
-    code, files = trained(folders[2], 2, 8, "several", states)
-    assert code in (137, 1) and not files, "a worker has killed itself"
-    before = os.listdir(states)
-    assert before == ["state-00000001.npz"]
-    code, several = trained(folders[2], 2, 8, "several", states)
-    assert code == 0
-    for result in several:
-        assert result["replicas"] == 2
-        assert "every_steps=2, every_seconds=None, 2 work" in result["refused"]
-        weights, logs = gap(one, result)
-        assert weights <= 1e-6 and logs <= 1e-5
-        # The control: half the batch is another training.
-        assert gap(half, result)[0] > 1e-3
+    assert not alone()
+    monkeypatch.setenv("TF_CONFIG", worker("worker"))
+    (text,) = alone()
+    assert "MultiWorkerMirroredStrategy()" in text
+    # One that evaluates what others train is meant to be alone.
+    monkeypatch.setenv("TF_CONFIG", worker("evaluator"))
+    assert not alone()
