@@ -23,7 +23,7 @@ def launch(script, workers=2, args=(), grace=10.0, out=None, ps=0):
 
     For trying out on one machine what a `MultiWorkerMirroredStrategy` does on
     several: each process gets a `TF_CONFIG` with all addresses and its rank.
-    When one fails, the others are ended. SIGTERM is passed on to all. Where
+    When one fails, it is named and the others are ended. SIGTERM is passed on to all. Where
     `TF_CONFIG` is set already, by the scheduler of a cluster, it is used as it
     is, for the one process that this machine is to run.
 
@@ -153,6 +153,7 @@ class _Group:
         self._grace = grace
         self._lock = threading.Lock()
         self._processes = []
+        self._names = {}
         self._helpers = []
         self._readers = []
 
@@ -192,6 +193,7 @@ class _Group:
             start_new_session=True,
         )
         self._processes.append(process)
+        self._names[process.pid] = name
         if helps:
             self._helpers.append(process)
         reader = threading.Thread(target=self._read, args=(name, process))
@@ -205,7 +207,10 @@ class _Group:
             for process in self._processes:
                 code = process.returncode
                 if code and process not in self._helpers:
-                    return code if code > 0 else 128 - code
+                    code = code if code > 0 else 128 - code
+                    name = self._names[process.pid]
+                    self._print("launch", f"{name} failed: exit code {code}")
+                    return code
             if not running:
                 return 0
             time.sleep(_LOOK)
@@ -225,7 +230,9 @@ class _Group:
     def _read(self, name, process):
         with process.stdout as lines:
             for line in lines:
-                text = line.rstrip("\n")
-                with self._lock:
-                    self._out.write(f"[{name}] {text}\n")
-                    self._out.flush()
+                self._print(name, line.rstrip("\n"))
+
+    def _print(self, name, text):
+        with self._lock:
+            self._out.write(f"[{name}] {text}\n")
+            self._out.flush()

@@ -48,6 +48,7 @@ def test_when_one_fails_all_are_ended(end, code, tmp_path):
     out = io.StringIO()
     text = f"if rank == 1: {end}\nprint('waits')\ntime.sleep(600)"
     assert launch(script(tmp_path, text), out=out) == code
+    assert f"[launch] worker 1 failed: exit code {code}\n" in out.getvalue()
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path):
