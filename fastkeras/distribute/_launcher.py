@@ -23,9 +23,9 @@ def launch(script, workers=2, args=(), grace=10.0, out=None, ps=0):
 
     For trying out on one machine what a `MultiWorkerMirroredStrategy` does on
     several: each process gets a `TF_CONFIG` with all addresses and its rank.
-    When one fails, it is named and the others are ended. SIGTERM is passed on to all. Where
-    `TF_CONFIG` is set already, by the scheduler of a cluster, it is used as it
-    is, for the one process that this machine is to run.
+    When one fails, it is named and the others are ended. SIGTERM is passed on
+    to all. Where `TF_CONFIG` is set already, by the scheduler of a cluster, it
+    is used as it is, for the one process that this machine is to run.
 
     With `ps` it is for a `tf.distribute.ParameterServerStrategy`: the script
     runs in one process more, the chief, and its end is the end of all. The
