@@ -208,8 +208,10 @@ class _Group:
                 code = process.returncode
                 if code and process not in self._helpers:
                     code = code if code > 0 else 128 - code
-                    name = self._names[process.pid]
-                    self._print("launch", f"{name} failed: exit code {code}")
+                    if len(self._processes) > 1:
+                        name = self._names[process.pid]
+                        text = f"{name} failed: exit code {code}"
+                        self._print("launch", text)
                     return code
             if not running:
                 return 0
