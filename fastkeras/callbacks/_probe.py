@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fastkeras.callbacks._only_if import only_if
+from fastkeras.callbacks._forward import Forward
+from fastkeras.callbacks._forward import check_sum
+from fastkeras.callbacks._forward import check_vector
+from fastkeras.callbacks._forward import variable as new_variable
+from fastkeras.callbacks._unless import unless
 from fastkeras.perf import _gradients
 from fastkeras.perf._feature import Feature
-
-#: Operations that hand on what others made.
-_PASSIVE = {"Const", "Identity", "Placeholder", "ReadVariableOp", "Reshape"}
-_RELUS = {"Relu", "Relu6"}
 
 
 class LayerHealth(NamedTuple):
@@ -37,96 +37,100 @@ class LayerHealth(NamedTuple):
 class Probe(Feature):
     """Gathers figures in variables of its own, which no model saves.
 
+    All is taken before the update: what an update did is seen in the weights
+    when the next one begins, or at the end of the epoch.
+
     Args:
         every: Integer, figures are taken in one update of so many.
         strategy: `tf.distribute.Strategy` of the model.
+        cuts: Bool, whether an update is made of several parts.
     """
 
-    def __init__(self, every, strategy):
-        self.operations = []
+    def __init__(self, every, strategy, cuts):
+        self.forward = Forward()
         self.layers = None
-        self._alive = {}
         self._strategy = strategy
         # No condition may hold an assignment on several replicas.
         self._several = strategy.num_replicas_in_sync > 1
         self._every = 1 if self._several else every
-        self._forward = None, 0
-        # Of each replica in turn: all clip before the first is updated.
-        self._pending = []
+        self._cuts = cuts
+        self._operations = []
 
-    def prepare(self, variables, is_old=False):
-        """Makes the variables, outside of the function that is traced.
-
-        Args:
-            variables: List of the variables that are trained.
-            is_old: Bool, whether they have the values of before the first
-                update.
-        """
+    def prepare(self, variables):
+        """Makes the variables, outside of the function that is traced."""
         if self.layers is not None:
             return
         paths = [v.path.rpartition("/")[0] for v in variables]
         self.layers = list(dict.fromkeys(paths))
         self._ids = [self.layers.index(path) for path in paths]
         self._variables = list(variables)
+        size = sum(v.shape.num_elements() for v in variables)
+        count = len(self.layers)
+        # Few variables: each is one more argument of the step.
         with tf.init_scope(), self._strategy.scope():
-            self._step = _variable(tf.zeros([], tf.int64))
-            # Few variables: each is one more argument of the step.
-            # Bad updates, the first of them, its operation, the update of
-            # the old weights, the updates of earlier epochs; then by variable.
-            head = [0, 0, -1, 0 if is_old else -1, 0]
-            self._counts = _variable(
+            # Updates of this epoch, less one.
+            self._step = new_variable(tf.constant(-1, tf.int64))
+            # Bad updates, the first of them, the update the old weights go
+            # into, the updates of earlier epochs; then, by variable, whether
+            # its gradient was finite in the first bad update.
+            head = [0, 0, -1, 0]
+            self._counts = new_variable(
                 tf.constant(head + [1] * len(paths), tf.int64)
             )
-            self._figures = _variable(tf.zeros([1 + 4 * len(self.layers)]))
-            self._old = _variable(_flat(variables))
+            # Norms, ratios: each a number of samples, sums, the largest.
+            self._figures = new_variable(tf.zeros([2, 1 + 2 * count]))
+            self._old = new_variable(tf.zeros([size]))
 
     # Hooks of a feature.
 
     def scale(self, loss, state):
         self._loss = loss
-        if not tf.executing_eagerly():
-            graph = tf.compat.v1.get_default_graph()
-            self._forward = graph, len(graph.get_operations())
+        operations = self._operations = self._made_so_far()
+        if self._cuts and operations and self.layers is not None:
+            # The parts of an update are computed in graphs of their own.
+            finite = tf.math.is_finite(check_sum(loss))
+            unless(
+                tf.logical_and(finite, self._is_idle(self._step + 1)),
+                lambda: self.forward.note(
+                    operations, ~finite, self._steps() + 1
+                ),
+            )
         return loss
 
     def clip(self, gradients, variables, state, ok):
         self.prepare(variables)
-        self._pending.append(gradients)
-        return gradients
-
-    def settle(self, state, ok):
-        gradients = self._pending.pop(0)
-        operations = [] if self._several else self._operations()
-        self._step.assign_add(1)
-        bad = tf.logical_not(self._is_finite(gradients, bool(operations)))
+        operations = self._in_this_graph()
+        finite = self._is_finite(gradients, bool(operations))
+        step = self._step.assign_add(1)
         if self._every == 1:
-            self._note(gradients, operations, bad)
-            return
-
-        # Two steps from the start of each epoch on: the first may only take
-        # down the weights that the second changes.
-        due = (self._step - 1) % self._every < 2
-        only_if(
-            tf.logical_or(bad, due),
-            lambda: self._note(gradients, operations, bad),
-        )
+            self._note(gradients, operations, ~finite)
+        else:
+            unless(
+                tf.logical_and(finite, self._is_idle(step)),
+                lambda: self._note(gradients, operations, ~finite),
+            )
+        return gradients
 
     # In the graph.
 
-    def _operations(self):
+    def _is_idle(self, done):
+        # Two steps from the start of each epoch on are not: the first takes
+        # down the weights that the second finds changed.
+        return done % self._every > 1
+
+    def _made_so_far(self):
         """The operations of the forward pass and the loss in this graph."""
-        graph, count = self._forward
-        if tf.executing_eagerly() or graph is None:
+        if tf.executing_eagerly() or self._several:
             return []
-        if graph is not tf.compat.v1.get_default_graph():
+        return tf.compat.v1.get_default_graph().get_operations()
+
+    def _in_this_graph(self):
+        """The operations of the forward pass that were not looked at yet."""
+        operations, self._operations = self._operations, []
+        if self._cuts or not operations:
             return []
-        return [
-            o
-            for o in graph.get_operations()[:count]
-            if o.type not in _PASSIVE
-            and o.outputs
-            and o.outputs[0].dtype.is_floating
-        ]
+        graph = tf.compat.v1.get_default_graph()
+        return operations if operations[0].graph is graph else []
 
     def _is_finite(self, gradients, with_loss):
         """Whether an update is finite, by little: the loss, the biases.
@@ -140,78 +144,65 @@ class Probe(Feature):
             size = variable.shape.num_elements()
             if g is not None and size < smallest.get(layer, (1 << 62,))[0]:
                 smallest[layer] = size, g
-        sums = [_sum(g) for _, g in smallest.values()]
+        # One operation for all layers, where they have biases.
+        parts = [check_vector(g) for _, g in smallest.values()]
+        total = tf.reduce_sum(tf.concat(parts, 0))
         if with_loss:
-            sums.append(_sum(self._loss))
-        return tf.math.is_finite(tf.add_n(sums))
+            total += check_sum(self._loss)
+        return tf.math.is_finite(total)
 
     def _note(self, gradients, operations, bad):
-        self._note_alive(operations)
+        if operations:
+            self.forward.note(operations, bad, self._steps())
+        norms = self._by_layer([_square_norm(g) for g in gradients])
+        fine = tf.reduce_all(tf.math.is_finite(norms))
+        self._add_sample(0, norms, fine)
+        self._note_update(self._steps())
+        self._note_counts(gradients, bad, fine)
+
+    def _note_update(self, step):
+        """Notes what the update before this one did to the weights."""
         new = _flat(self._variables)
         sizes = [v.shape.num_elements() for v in self._variables]
         old, changed = (
             self._by_layer(list(map(_square, tf.split(t, sizes))))
             for t in (self._old + 0.0, new - self._old)
         )
-        norms = self._by_layer([_square_norm(g) for g in gradients])
-        was_old = tf.equal(self._counts[3], self._steps() - 1)
-        self._note_figures(norms, changed / (old + 1e-12), was_old)
-        self._note_counts(gradients, operations, bad)
+        ratios = changed / (old + 1e-12)
+        fine = tf.logical_and(
+            tf.equal(self._counts[2], step - 1),
+            tf.reduce_all(tf.math.is_finite(ratios)),
+        )
+        self._add_sample(1, ratios, fine)
         self._old.assign(new)
 
-    def _note_figures(self, norms, ratios, was_old):
-        new = tf.concat([norms, ratios], 0)
-        fine = tf.logical_and(was_old, tf.reduce_all(tf.math.is_finite(new)))
-        new = tf.where(fine, new, tf.zeros_like(new))
-        samples = self._figures[:1] + tf.cast(fine, tf.float32)
-        sums, largest = tf.split(self._figures[1:], 2)
-        self._figures.assign(
-            tf.concat([samples, sums + new, tf.maximum(largest, new)], 0)
-        )
-
-    def _note_counts(self, gradients, operations, bad):
+    def _note_counts(self, gradients, bad, fine):
         bad = tf.cast(bad, tf.int64)
         before = self._counts + 0
-        first = tf.constant(-1, tf.int64)
-        if operations:
-            first = self._first_bad(operations)
-        sums = [tf.zeros([]) if g is None else _sum(g) for g in gradients]
+        sums = [tf.zeros([]) if g is None else check_sum(g) for g in gradients]
         finite = tf.cast(tf.math.is_finite(tf.stack(sums)), tf.int64)
-        steps = self._steps()
-        now = tf.concat([[0, steps, first, 0, 0], finite], 0)
         is_first = tf.logical_and(bad > 0, before[1] == 0)
+        step = self._steps()
+        now = tf.concat([[0, step, 0, 0], finite], 0)
         kept = tf.where(is_first, now, before)
-        head = [before[0] + bad, kept[1], kept[2], steps, before[4]]
-        self._counts.assign(tf.concat([head, kept[5:]], 0))
+        # An update that is not finite may be left out.
+        noted = tf.where(fine, step, -1)
+        head = [before[0] + bad, kept[1], noted, before[3]]
+        self._counts.assign(tf.concat([head, kept[4:]], 0))
 
     def _steps(self):
         """Updates so far: of the earlier epochs and of this one."""
-        return self._counts[4] + self._step
+        return self._counts[3] + self._step + 1
 
-    def _first_bad(self, operations):
-        """Number of the first operation with a non-finite output, or -1."""
-        before = len(self.operations)
-        # Each tier traces the step, and may number its operations otherwise.
-        self.operations += [(o.name, o.type) for o in operations]
-        sums = tf.stack([_sum(o.outputs[0]) for o in operations])
-        bad = tf.logical_not(tf.math.is_finite(sums))
-        first = tf.argmax(tf.cast(bad, tf.int32))
-        return tf.where(tf.reduce_any(bad), before + first, -1)
-
-    def _note_alive(self, operations):
-        relus = [o for o in operations if o.type in _RELUS]
-        for o in relus:
-            output = o.outputs[0]
-            width = output.shape[-1]
-            if width is None:
-                continue
-            if (o.name, width) not in self._alive:
-                with tf.init_scope():
-                    self._alive[o.name, width] = _variable(tf.zeros([width]))
-            axes = list(range(output.shape.rank - 1))
-            largest = tf.cast(tf.reduce_max(output, axes), tf.float32)
-            seen = self._alive[o.name, width]
-            seen.assign(tf.maximum(seen, largest))
+    def _add_sample(self, row, new, fine):
+        """Adds figures by layer to their number, sums and largest."""
+        before = self._figures + 0.0
+        new = tf.where(fine, new, tf.zeros_like(new))
+        sums, largest = tf.split(before[row, 1:], 2)
+        count = before[row, :1] + tf.cast(fine, tf.float32)
+        now = tf.concat([count, sums + new, tf.maximum(largest, new)], 0)
+        rows = [now, before[1]] if row == 0 else [before[0], now]
+        self._figures.assign(tf.stack(rows))
 
     def _by_layer(self, squares):
         return tf.sqrt(
@@ -228,42 +219,44 @@ class Probe(Feature):
 
     def health(self):
         """Dict of layer to `LayerHealth`, of the updates since `reset`."""
-        samples, *figures = self._figures.numpy().tolist()
-        if not samples:
-            return {}
-        count = len(self.layers)
-        norms, ratios, norms_max, ratios_max = (
-            figures[k * count : (k + 1) * count] for k in range(4)
-        )
+        if int(self._counts[2]) == int(self._steps()):
+            # No later update will look at what the last one did.
+            self._note_update(self._steps() + 1)
+        norms, ratios = map(_means, self._figures.numpy().tolist())
         return {
-            layer: LayerHealth(
-                norms[k] / samples,
-                norms_max[k],
-                ratios[k] / samples,
-                ratios_max[k],
-            )
-            for k, layer in enumerate(self.layers)
-        }
-
-    def dead(self):
-        """Dict of operation name to the fraction of its units that is dead."""
-        return {
-            name: float((seen.numpy() <= 0).mean())
-            for (name, _), seen in self._alive.items()
+            layer: LayerHealth(*norm, *ratio)
+            for layer, norm, ratio in zip(self.layers, norms, ratios)
         }
 
     def first(self):
-        """Step, operation (name, type) or None, and layers of the first."""
-        _, step, number, _, _, *finite = self._counts.numpy().tolist()
+        """Step, operation and layers of the first update that was not finite.
+
+        The operation is a tuple of name and type, `()` if all of them were
+        finite, None if they could not be looked at.
+        """
+        _, step, _, _, *finite = self._counts.numpy().tolist()
         bad = {i for i, f in zip(self._ids, finite, strict=True) if not f}
-        operation = self.operations[number] if number >= 0 else None
-        return step, operation, [self.layers[i] for i in sorted(bad)]
+        return (
+            step,
+            self.forward.first(step),
+            [self.layers[i] for i in sorted(bad)],
+        )
 
     def reset(self):
         """Begins an epoch."""
-        self._counts[4].assign(self._steps())
-        for variable in (self._step, self._figures, *self._alive.values()):
-            variable.assign(tf.zeros_like(variable))
+        steps = self._steps()
+        self._step.assign(-1)
+        self._counts[2:4].assign([-1, steps])
+        self._figures.assign(tf.zeros_like(self._figures))
+        self.forward.reset()
+
+
+def _means(figures):
+    """Pairs of mean and largest, by layer."""
+    count, *values = figures
+    half = len(values) // 2
+    pairs = zip(values[:half], values[half:], strict=True)
+    return [(total / count, top) for total, top in pairs] if count else []
 
 
 def _flat(variables):
@@ -277,22 +270,6 @@ def _square_norm(gradient):
         return tf.zeros([])
     square = _gradients.square_norm(_gradients.sum_duplicates(gradient))
     return tf.cast(square, tf.float32)
-
-
-def _variable(value):
-    return tf.Variable(
-        value,
-        trainable=False,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
-
-
-def _sum(gradient):
-    """A scalar that is finite if all values are; half precision can't add."""
-    (tensor,) = _gradients.values([gradient])
-    if tensor.dtype in (tf.float16, tf.bfloat16):
-        tensor = tensor * 0
-    return tf.cast(tf.reduce_sum(tensor), tf.float32)
 
 
 def _square(tensor):

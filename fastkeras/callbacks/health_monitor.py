@@ -25,8 +25,8 @@ class NonFinite:
     Attributes:
         step: Integer, updates since the monitor was there, from 1.
         layer: String, the layer that turned first, or `"loss"`.
-        operation: String, the type of the operation, or `""` if the forward
-            pass was finite.
+        operation: String, the type of the operation; `""` if the forward
+            pass was finite; None if it can't be known.
         layers: Tuple of strings, the layers whose gradient was not finite.
     """
 
@@ -38,6 +38,11 @@ class NonFinite:
     def __str__(self):
         if self.operation:
             where = f"first in {self.operation} of {self.layer!r}"
+        elif self.operation is None:
+            where = (
+                f"met in the gradient of {self.layer!r} (operations can't be "
+                "looked at when steps run eagerly or on several replicas)"
+            )
         else:
             where = (
                 "the forward pass was finite; in the backward pass first at "
@@ -56,7 +61,7 @@ class HealthMonitor(Monitor):
 
     Args:
         every: Integer >= 1: norms are taken in one of so many updates.
-            Defaults to `50`.
+            Defaults to `100`.
         action: `"warn"`, `"raise"` (a RuntimeError) or `"ignore"`, at the
             first update that is not finite and that nothing leaves out.
             Defaults to `"warn"`.
@@ -67,7 +72,7 @@ class HealthMonitor(Monitor):
             `update_ratio` and `update_ratio_max`, the norm of an update over
             that of the weights (near 1e-3 in a training that goes well).
         dead: Dict of layer to the fraction of its ReLU units that were 0 for
-            each row of the last epoch.
+            each row of the updates looked at in the last epoch.
         logs: Dict of what the features reported in the last epoch:
             `clipped_fraction`, `grad_norm`, `loss_scale`, `skipped_steps`.
         first_non_finite: The first update with an infinity or NaN: its
@@ -93,7 +98,7 @@ class HealthMonitor(Monitor):
     ['head']
     """
 
-    def __init__(self, every=50, action="warn"):
+    def __init__(self, every=100, action="warn"):
         super().__init__()
         checks.positive_int(every, "every", "Leave it out for the default.")
         checks.one_of(action, "action", ("warn", "raise", "ignore"))
@@ -163,7 +168,7 @@ class HealthMonitor(Monitor):
         self.layers = self._probe.health()
         self.dead = {
             _layer(self.model, name): value
-            for name, value in self._probe.dead().items()
+            for name, value in self._probe.forward.dead().items()
         }
         self.logs = {k: float(logs[k]) for k in LOGS if k in logs}
         self._tell_dead()
@@ -189,10 +194,11 @@ class HealthMonitor(Monitor):
         step, operation, layers = self._probe.first()
         # The gradient of the layer nearest to the loss is the first taken.
         layer = layers[-1] if layers else "loss"
-        if operation is not None:
-            layer = _layer(self.model, operation[0])
+        kind = operation
+        if operation:
+            layer, kind = _layer(self.model, operation[0]), operation[1]
         self.first_non_finite = NonFinite(
-            step, layer, operation[1] if operation else "", tuple(layers)
+            step, layer, "" if kind == () else kind, tuple(layers)
         )
         if self.model.perf.guards or self.action == "ignore":
             return
@@ -212,9 +218,9 @@ def _probe(model, every):
     for feature, _ in step.pairs:
         if isinstance(feature, Probe):
             return feature
-    probe = Probe(every, model.distribute_strategy)
+    probe = Probe(every, model.distribute_strategy, model.perf.cuts)
     if step.is_ready(model):
-        probe.prepare(step.variables(model), is_old=True)
+        probe.prepare(step.variables(model))
     step.pairs.insert(0, (probe, State()))
     model.make_train_function(force=True)
     return probe

@@ -230,3 +230,44 @@ def test_a_train_step_that_bypasses_ours_is_told():
     model.compile("sgd", "mse")
     with pytest.warns(FastKerasWarning, match="Own.train_step does not call"):
         train(model, HealthMonitor())
+
+
+@pytest.mark.parametrize("part", [fk.perf.Accumulate(2), fk.perf.Microbatch(2)])
+def test_parts_of_an_update_tell_the_operation_and_dead_units(part):
+    x = X.copy()
+    x[20] = 1e4
+    model = poisoned(
+        lambda h: keras.ops.relu(
+            keras.ops.sqrt(2e3 - keras.ops.sum(h * h)) * h - 1e3
+        )
+    )
+    model.compile(keras.optimizers.SGD(1e-9), "mse", perf=part)
+    monitor = HealthMonitor()
+    with pytest.warns(FastKerasWarning, match=r"Sqrt of 'odd'|0 for each row"):
+        train(model, monitor, x=x)
+    first = monitor.first_non_finite
+    # The third batch of 8 rows is in the second window of two.
+    assert first.step == (2 if part.window == 2 else 3)
+    assert (first.layer, first.operation) == ("odd", "Sqrt")
+    assert set(monitor.dead) == {"odd"}
+
+
+def test_what_can_not_be_looked_at_is_not_called_finite():
+    x = X.copy()
+    x[20] = np.nan
+    model = network()
+    model.compile("sgd", "mse", run_eagerly=True)
+    monitor = HealthMonitor()
+    with pytest.warns(FastKerasWarning, match="Update 3 .* run eagerly"):
+        train(model, monitor, x=x, epochs=1)
+    assert monitor.first_non_finite.operation is None
+
+
+def test_nothing_is_printed_by_its_making(caplog):
+    model = network()
+    model.compile("sgd", "mse")
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        train(model, HealthMonitor(), epochs=1)
+        tf.get_logger().warning("heard")
+    assert "heard" in caplog.text
+    assert "valid node name" not in caplog.text

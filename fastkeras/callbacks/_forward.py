@@ -1,0 +1,127 @@
+"""What the operations of a forward pass gave: dead units, the first NaN."""
+
+import numpy as np
+import tensorflow as tf
+
+from fastkeras.callbacks._replay import again
+from fastkeras.perf import _gradients
+
+#: Operations that hand on what others made.
+_PASSIVE = {"Const", "Identity", "Placeholder", "ReadVariableOp", "Reshape"}
+_RELUS = {"Relu", "Relu6"}
+
+
+class Forward:
+    """Notes, within a branch of the step, how its forward pass went."""
+
+    def __init__(self):
+        self._names = []
+        self._alive = {}
+        # The first update with a bad forward pass, its first operation.
+        self._first = variable(tf.constant([0, -1], tf.int64))
+
+    def note(self, operations, bad, step):
+        """Notes, at an update, which units live, and what turned first.
+
+        Args:
+            operations: List of the operations so far in the outer graph.
+            bad: Scalar bool tensor, whether the update is not finite.
+            step: Scalar int64 tensor, the number of the update.
+        """
+        output = again(operations)
+        self._note_alive(operations, output)
+        looked = [
+            o
+            for o in operations
+            if o.type not in _PASSIVE
+            and o.outputs
+            and o.outputs[0].dtype.is_floating
+        ]
+        before = len(self._names)
+        # Each tier traces the step, and may number its operations otherwise.
+        self._names += [(o.name, o.type) for o in looked]
+        finite = tf.math.is_finite(
+            tf.stack([check_sum(output(o)) for o in looked])
+        )
+        number = tf.where(
+            tf.reduce_all(finite),
+            tf.constant(-1, tf.int64),
+            before + tf.argmin(tf.cast(finite, tf.int32)),
+        )
+        is_first = tf.logical_and(bad, self._first[0] == 0)
+        now = tf.stack([step, number])
+        self._first.assign(tf.where(is_first, now, self._first + 0))
+
+    def _note_alive(self, operations, output):
+        relus = [o for o in operations if o.type in _RELUS]
+        key = tuple(
+            (o.name, o.outputs[0].shape[-1])
+            for o in relus
+            if o.outputs[0].shape[-1:].is_fully_defined()
+        )
+        if not key:
+            return
+        if key not in self._alive:
+            with tf.init_scope():
+                zeros = tf.zeros([sum(width for _, width in key)])
+                self._alive[key] = variable(zeros)
+        tops = [_largest(output(o)) for o in relus if o.name in dict(key)]
+        seen = self._alive[key]
+        seen.assign(tf.maximum(seen, tf.concat(tops, 0)))
+
+    # Outside.
+
+    def dead(self):
+        """Dict of operation name to the fraction of its units that is dead."""
+        found = {}
+        for key, seen in self._alive.items():
+            names, widths = zip(*key, strict=True)
+            parts = np.split(seen.numpy(), np.cumsum(widths)[:-1])
+            for name, part in zip(names, parts, strict=True):
+                found[name] = float((part <= 0).mean())
+        return found
+
+    def first(self, step):
+        """Name and type of the first operation that turned at an update.
+
+        `()` if all of them were finite, None if they could not be looked at.
+        """
+        if not self._names:
+            return None
+        seen, number = self._first.numpy().tolist()
+        return self._names[number] if seen == step and number >= 0 else ()
+
+    def reset(self):
+        """Begins an epoch."""
+        for seen in self._alive.values():
+            seen.assign(tf.zeros_like(seen))
+
+
+def variable(value):
+    """A variable to note figures in, in each replica its own."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+
+
+def check_sum(gradient):
+    """A scalar that is finite if all values of a gradient are."""
+    return tf.reduce_sum(check_vector(gradient))
+
+
+def check_vector(gradient):
+    """The values of a gradient, to be added: half precision can't be."""
+    (tensor,) = _gradients.values([gradient])
+    if tensor.dtype in (tf.float16, tf.bfloat16):
+        tensor = tensor * 0
+    if tensor.shape.rank != 1:
+        tensor = tf.reshape(tensor, [-1])
+    return tf.cast(tensor, tf.float32)
+
+
+def _largest(output):
+    """The largest value of each unit, over rows and places."""
+    axes = list(range(output.shape.rank - 1))
+    return tf.cast(tf.reduce_max(output, axes), tf.float32)
