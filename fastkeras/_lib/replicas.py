@@ -166,6 +166,6 @@ def described(strategy):
     """A strategy in words."""
     if is_default_strategy(strategy):
         return "none"
-    text = f"{name(strategy)}, {strategy.num_replicas_in_sync} replicas"
-    count = workers(strategy)
-    return f"{text}, {count} workers" if count > 1 else text
+    replicas, processes = strategy.num_replicas_in_sync, workers(strategy)
+    text = f"{name(strategy)}, {replicas} replica{'s' * (replicas > 1)}"
+    return f"{text}, {processes} workers" if processes > 1 else text

@@ -148,6 +148,12 @@ def cut(strategy, folder):
     return ""
 
 
+def compiled():
+    model = _same.mlp()
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
 def as_json(result):
     return {
         "weights": [w.tolist() for w in result.weights],
@@ -163,6 +169,9 @@ def workers(out, states, fault):
         results["replicas"] = strategy.num_replicas_in_sync
         results["plans"] = plans(strategy)
         results["files"] = files(strategy, out)
+        results["scaling"] = fk.distribute.scaling(
+            compiled, _same.data(), strategy, batch_size=4, steps=1
+        ).to_dict()
         results["cut"] = cut(strategy, pathlib.Path(states, "cut"))
     rank = strategy.cluster_resolver.task_id
     pathlib.Path(f"{out}.{rank}").write_text(json.dumps(results))

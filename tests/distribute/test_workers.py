@@ -89,6 +89,11 @@ def test_three_workers(path, references, tmp_path):
         check_plans(found["plans"], references)
         check_files(found["files"])
         assert found["cut"] == ""
+        assert found["scaling"]["rows"] == {
+            "per replica": 4,
+            "of an update": 12,
+        }
+        assert found["scaling"]["efficiency"] > 0
 
 
 def check_resumed(found, whole):
