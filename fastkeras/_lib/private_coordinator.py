@@ -52,6 +52,21 @@ def _of_one_call(like):
     )
 
 
+def ends_without(coordinator):
+    """Lets the process end while a worker is away.
+
+    The coordinator would wait, when it is deleted, for a lock that is held
+    until each worker that was lost is back.
+    """
+    handler = coordinator._cluster.failure_handler
+
+    def stop():
+        handler._should_preemption_thread_run = False
+        handler._cluster_due_for_update_or_finish.set()
+
+    handler.stop = stop
+
+
 def has_partitioner(strategy):
     """Whether a strategy spreads single variables over parameter servers."""
     return strategy.extended._variable_partitioner is not None

@@ -40,6 +40,7 @@ class Workers:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(
             strategy
         )
+        private_coordinator.ends_without(self.coordinator)
         self._names = private_coordinator.worker_names(strategy)
         self.count = len(self._names)
 

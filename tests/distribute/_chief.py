@@ -234,8 +234,6 @@ def main(path):
         results[part.__name__] = part(strategy)
         print(part.__name__, f"{time.monotonic() - start:.1f} s", flush=True)
         pathlib.Path(path).write_text(json.dumps(results), encoding="utf-8")
-    # The threads of a coordinator that has lost a task end with the process.
-    os._exit(0)
 
 
 if __name__ == "__main__":
