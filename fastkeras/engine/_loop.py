@@ -6,6 +6,7 @@ from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
+from fastkeras.engine._apart import apart
 from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
@@ -72,7 +73,8 @@ def fit(
     callbacks = callback_list(
         model, callbacks, verbose, epochs, feed, add_history=True
     )
-    with Place(feed, callbacks, initial_epoch) as place:
+    others = apart(model.distribute_strategy, callbacks.callbacks)
+    with others, Place(feed, callbacks, initial_epoch) as place:
         _train(model, place, epochs, validate)
     return model.history
 
