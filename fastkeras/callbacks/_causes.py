@@ -7,25 +7,27 @@ DTYPE = "the dtype changed"
 PYTHON = "a Python number was passed"
 STRUCTURE = "the structure of the data changed"
 REBUILT = "the function was rebuilt"
-CONTEXT = "it was called in another context"
-UNKNOWN = "the cause is not known for a keras.Model"
+CONTEXT = "its arguments are as before, what is around them is not"
 
 FIXES = {
     LAST_BATCH: "Drop the last batch (`dataset.batch(n, drop_remainder=True)`)"
-    " or take a batch size that divides the number of rows.",
-    ROWS: "Batch all the data alike, with `drop_remainder=True`.",
-    LENGTH: "Pad to a few lengths, such as the next multiple of 16 "
-    "(`keras.utils.pad_sequences`, or `dataset.bucket_by_sequence_length` "
-    "with `pad_to_bucket_boundary=True`).",
+    ", take a batch size that divides the number of rows, or have a FastModel "
+    "fill it up (`perf=[PadBatches()]`): the same update.",
+    ROWS: "Batch all the data alike, with `drop_remainder=True`, or have a "
+    "FastModel fill the batches up (`perf=[PadBatches()]`).",
+    LENGTH: "Pad to a few lengths, such as the next multiple of 16. Where the "
+    "model has a mask, a FastModel does it: "
+    "`perf=[PadBatches(multiple_of=16)]`. Else take "
+    "`keras.utils.pad_sequences`, or `dataset.bucket_by_sequence_length` "
+    "with `pad_to_bucket_boundary=True`.",
     DTYPE: "Cast in the data pipeline, so that all batches have one dtype.",
     PYTHON: "Pass a tensor, such as `tf.constant(value)`: each new Python "
     "number is a new trace.",
     STRUCTURE: "Give each batch the same parts: x, y and sample weights.",
     REBUILT: "Compile once, before `fit`; what changes later (a learning rate)"
     " belongs in a variable.",
-    CONTEXT: "Train under one strategy and with one setting of the policies.",
-    UNKNOWN: "Make it a FastModel (`FastModel.from_keras(model)`), which "
-    "keeps account of each trace.",
+    CONTEXT: "Train under one strategy and with one setting of the policies; "
+    "what the step reads from outside should be a variable.",
 }
 
 
@@ -47,5 +49,6 @@ def cause(entry, last):
         return DTYPE
     if any(old.shape[1:] != new.shape[1:] for old, new in changes):
         return LENGTH
-    fewer = all(new.shape[:1] < old.shape[:1] for old, new in changes)
-    return LAST_BATCH if last and fewer else ROWS
+    if last and all(new.shape[:1] < old.shape[:1] for old, new in changes):
+        return LAST_BATCH
+    return ROWS

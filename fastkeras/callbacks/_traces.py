@@ -2,6 +2,25 @@
 
 import weakref
 
+from fastkeras._lib import private_traces
+from fastkeras.engine._ledger import Entry
+from fastkeras.engine._ledger import nearest
+from fastkeras.engine._ledger import spec_of
+
+#: Runners that a callback of this package made on purpose.
+_INTENDED = weakref.WeakSet()
+
+
+def make_intended(model):
+    """Makes the train function of a model anew: RetraceMonitor lets it be."""
+    model.make_train_function(force=True)
+    _INTENDED.add(model.train_function)
+
+
+def is_intended(runner):
+    """Whether a callback of this package made a runner on purpose."""
+    return runner in _INTENDED
+
 
 def trace_counts(name, runner):
     """Dict of function to its number of traces.
@@ -18,6 +37,50 @@ def trace_counts(name, runner):
         f"{name}.{inner}": function.experimental_get_tracing_count()
         for inner, function in _inner_functions(runner).items()
     }
+
+
+def keras_traces(name, runner):
+    """What Keras's functions were traced for so far.
+
+    Returns:
+        Dict of function to its number of traces and the list of their specs,
+        tuples of `Leaf`; a first call may be traced twice for one spec.
+    """
+    return {
+        f"{name}.{inner}": (
+            function.experimental_get_tracing_count(),
+            [spec_of(a) for a in private_traces.traced_arguments(function)],
+        )
+        for inner, function in _inner_functions(runner).items()
+    }
+
+
+def new_entries(before, now):
+    """List of an `Entry` for each trace between two of `keras_traces`.
+
+    Its seconds and its step are not known. Where the specs tell no
+    difference, old and new are the same.
+    """
+    entries = []
+    for name, (count, specs) in now.items():
+        old_count, old = before.get(name, (0, []))
+        fresh = [spec for spec in specs if spec not in old]
+        for _ in range(count - old_count):
+            new = fresh.pop(0) if fresh else specs[-1]
+            like = nearest(old, new)
+            entries.append(
+                Entry(
+                    name,
+                    "retrace",
+                    new if like is None else like,
+                    new,
+                    1,
+                    0.0,
+                    0,
+                )
+            )
+            old = [*old, new]
+    return entries
 
 
 def _inner_functions(function):

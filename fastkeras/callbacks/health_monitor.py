@@ -7,6 +7,7 @@ from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._probe import Probe
+from fastkeras.callbacks._traces import make_intended
 from fastkeras.model import FastModel
 from fastkeras.perf._feature import State
 
@@ -222,7 +223,7 @@ def _probe(model, every):
     if step.is_ready(model):
         probe.prepare(step.variables(model))
     step.pairs.insert(0, (probe, State()))
-    model.make_train_function(force=True)
+    make_intended(model)
     return probe
 
 

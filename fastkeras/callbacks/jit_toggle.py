@@ -3,11 +3,12 @@
 from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras._lib import private
-from fastkeras._lib import replicas
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import check_count
 from fastkeras.callbacks._monitor import synchronise
 from fastkeras.callbacks._traces import made_so_far
+from fastkeras.callbacks._traces import make_intended
+from fastkeras.engine._options import refuse_xla
 from fastkeras.engine._tiers import xla_refusal
 
 #: Warm steps of each kind below which nothing is decided.
@@ -82,6 +83,10 @@ class JitToggle(Monitor):
             ValueError: If `epochs` is odd or < 4.
         """
         return _JitComparison(epochs, clock or measure.Clock())
+
+    def __str__(self):
+        to = "XLA" if self.to else "the graph without XLA"
+        return f"at the beginning of epoch {self.at_epoch}: {to}"
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -205,26 +210,10 @@ class _JitComparison(Monitor):
 
 
 def _check(model, jit):
-    if jit and model.run_eagerly:
-        raise ValueError(
-            checks.message(
-                "A step runs eagerly or is compiled, not both",
-                "run_eagerly=True",
-                "Compile without `run_eagerly`.",
-            )
-        )
-    strategy = model.distribute_strategy
-    if jit and strategy.num_replicas_in_sync > 1:
-        raise ValueError(
-            checks.message(
-                "XLA can't compile a step that exchanges gradients between "
-                "replicas",
-                f"{replicas.name(strategy)} with "
-                f"{strategy.num_replicas_in_sync} replicas",
-                "Train on one device, or leave JitToggle out.",
-            )
-        )
-    if jit and not private.model_supports_jit(model):
+    if not jit:
+        return
+    refuse_xla(model, model.run_eagerly)
+    if not private.model_supports_jit(model):
         raise ValueError(
             checks.message(
                 "XLA must be able to compile the model",
@@ -241,7 +230,7 @@ def _switch(model, jit, runner=None):
         # A FastModel keeps what was asked for beside what it came to.
         model.requested_jit = jit
     if runner is None:
-        model.make_train_function(force=True)
+        make_intended(model)
     else:
         model.train_function = runner
     return model.train_function

@@ -8,10 +8,18 @@ from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _causes
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import check_count
+from fastkeras.callbacks._traces import is_intended
+from fastkeras.callbacks._traces import keras_traces
 from fastkeras.callbacks._traces import made_so_far
+from fastkeras.callbacks._traces import new_entries
 from fastkeras.callbacks._traces import trace_counts
 
 _RUNNERS = ("train_function", "test_function")
+_BLIND = (
+    "XLA compiles a keras.Model once for each new shape without a trace, so "
+    "RetraceMonitor can't count these. Make it a FastModel "
+    "(`FastModel.from_keras(model)`), which keeps account of them."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +32,8 @@ class Retrace:
         changes: Tuple of strings, `"data[0]: old -> new"`.
         epoch: Integer, counted from 0.
         batch: Integer, batches of the epoch done when it was seen.
-        seconds: Float, of the call in which it happened.
+        seconds: Float, of the call in which it happened; 0 for a
+            `keras.Model`, where it is not known.
         cause: String, one of the known causes.
         fix: String, what to do about that cause.
     """
@@ -46,8 +55,9 @@ class Retrace:
         return (
             f"{self.function} was {what} again: {self.cause}"
             + (f" ({changes})" if changes else "")
-            + f". Epoch {self.epoch}, by batch {self.batch}; "
-            f"{self.seconds:.2f} s lost. {self.fix}"
+            + f". Epoch {self.epoch}, by batch {self.batch}"
+            + (f"; {self.seconds:.2f} s lost" if self.seconds else "")
+            + f". {self.fix}"
         )
 
 
@@ -58,6 +68,7 @@ class _Read:
     runner: object
     count: int
     rebuilt: bool
+    traces: dict = dataclasses.field(default_factory=dict)
 
 
 class RetraceMonitor(Monitor):
@@ -65,10 +76,11 @@ class RetraceMonitor(Monitor):
 
     It counts by function, not by source line: fresh models that are each
     traced once have no retrace. A first call that makes variables is traced
-    twice by TensorFlow; that is no retrace either. XLA compiles once for each
-    new shape, without any new trace; these are counted too. For a
-    `keras.Model` traces are counted, but neither their cause nor the
-    compilations can be known.
+    twice by TensorFlow; that is no retrace either, nor is a step that JitToggle
+    or HealthMonitor makes anew. XLA compiles once for each new shape, without
+    any new trace; these are counted too. For a `keras.Model` the causes are
+    told from what its functions were traced for, where an open dimension is
+    None; the seconds lost and the compilations can't be known.
 
     Args:
         action: `"warn"`, `"raise"` (a RuntimeError) or `"ignore"`. Defaults
@@ -109,6 +121,7 @@ class RetraceMonitor(Monitor):
         self._begin_anew()
 
     def _begin_anew(self):
+        self._blind = set()
         self.events = []
         self._read = {}
         self._told = {}
@@ -124,7 +137,7 @@ class RetraceMonitor(Monitor):
         """Number of compilations by XLA so far: one for each shape."""
         return sum(
             runner.ledger.compiles
-            for runner in (getattr(self.model, name) for name in _RUNNERS)
+            for runner in (getattr(self.model, n, None) for n in _RUNNERS)
             if hasattr(runner, "ledger")
         )
 
@@ -132,8 +145,13 @@ class RetraceMonitor(Monitor):
         """Dict of function to its number of traces so far."""
         found = {}
         for name in _RUNNERS:
-            found.update(trace_counts(name, getattr(self.model, name)))
+            runner = getattr(self.model, name, None)
+            found.update(trace_counts(name, runner))
         return found
+
+    def __str__(self):
+        head = f"{self.retraces} retrace(s), {self.compiles} compilation(s)"
+        return "\n".join([head, *map(str, self.events)])
 
     def scalars(self):
         return {
@@ -155,7 +173,10 @@ class RetraceMonitor(Monitor):
             runner = getattr(self.model, name)
             if runner is not None and name not in self._read:
                 # What earlier trainings traced is no affair of this one.
-                self._known(name, runner).count = made_so_far(runner)[1]
+                read = self._known(name, runner)
+                read.count = made_so_far(runner)[1]
+                read.traces = _traces_of(name, runner)
+        self._tell_of_blindness()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -170,6 +191,12 @@ class RetraceMonitor(Monitor):
     def after_epoch(self, epoch, logs):
         self._look("test_function", last=True)
 
+    def _tell_of_blindness(self):
+        model = self.model
+        if self.action != "ignore" and model.jit_compile is True:
+            if not hasattr(model, "perf_report"):
+                warn(_BLIND, told=self._blind)
+
     # Reading.
 
     def _known(self, name, runner):
@@ -179,7 +206,7 @@ class RetraceMonitor(Monitor):
             if read.runner() is runner:
                 return read
         # To make anew what was never traced costs nothing.
-        rebuilt = any(read.count for read in known)
+        rebuilt = any(read.count for read in known) and not is_intended(runner)
         known.append(_Read(weakref.ref(runner), 0, rebuilt))
         return known[-1]
 
@@ -193,11 +220,13 @@ class RetraceMonitor(Monitor):
         if hasattr(runner, "ledger"):
             self._read_ledger(runner.ledger.entries, count, rebuilt, last)
             return
+        before, read.traces = read.traces, _traces_of(name, runner)
         if rebuilt and read.count:
             self._add(name, "trace", (), 0.0, _causes.REBUILT)
         # What the first call traced is its own affair: see the docstring.
-        for _ in range(read.count - count if count else 0):
-            self._add(name, "trace", (), 0.0, _causes.UNKNOWN)
+        if count:
+            for entry in new_entries(before, read.traces):
+                self._add_entry(entry, _causes.cause(entry, last))
 
     def _read_ledger(self, entries, count, rebuilt, last):
         for k, entry in enumerate(entries[count:], count):
@@ -208,13 +237,15 @@ class RetraceMonitor(Monitor):
                 cause = _causes.REBUILT
             elif last and _is_partial(entry, entries[:k]):
                 cause = _causes.LAST_BATCH
-            if cause is None:
-                continue
-            kind = "compile" if entry.kind == "compile" else "trace"
-            changes = tuple(
-                f"{new.path}: {old} -> {new}" for old, new in entry.changes
-            )
-            self._add(entry.function, kind, changes, entry.seconds, cause)
+            if cause is not None:
+                self._add_entry(entry, cause)
+
+    def _add_entry(self, entry, cause):
+        kind = "compile" if entry.kind == "compile" else "trace"
+        changes = tuple(
+            f"{new.path}: {old} -> {new}" for old, new in entry.changes
+        )
+        self._add(entry.function, kind, changes, entry.seconds, cause)
 
     def _add(self, function, kind, changes, seconds, cause):
         event = Retrace(
@@ -247,3 +278,7 @@ def _is_partial(entry, before):
 
 def _of_rows(entry):
     return "resident" in entry.function or "loop" in entry.function
+
+
+def _traces_of(name, runner):
+    return {} if hasattr(runner, "ledger") else keras_traces(name, runner)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras.engine._feed import Feed
 from fastkeras.perf._padding import Padded
 
 #: Seconds after which a compilation that goes on is spoken of.
@@ -122,7 +123,7 @@ class Ledger:
         """Calls a `tf.function` and notes what it traced or compiled."""
         self._functions[name] = function
         before = function.experimental_get_tracing_count()
-        spec = _spec(data) if jit else None
+        spec = spec_of(data) if jit else None
         new_shape = jit and spec not in self._compiled.get(name, ())
         start = time.perf_counter()
         with _watching(name) if new_shape else contextlib.nullcontext():
@@ -131,14 +132,14 @@ class Ledger:
         traced = function.experimental_get_tracing_count() - before
         if traced or new_shape:
             seconds = time.perf_counter() - start
-            self._note(name, new_shape, traced, spec or _spec(data), seconds)
+            self._note(name, new_shape, traced, spec or spec_of(data), seconds)
         return result
 
     def _note(self, name, new_shape, traced, spec, seconds):
         seen = self._traced.setdefault(name, [])
         compiled = self._compiled.setdefault(name, {})
         kind = "retrace" if traced else "compile"
-        old = _nearest(seen + list(compiled), spec)
+        old = nearest(seen + list(compiled), spec)
         if old is None:
             kind, old = "first", ()
         self.entries.append(
@@ -172,7 +173,10 @@ def _say_slow(name):
     )
 
 
-def _spec(data):
+def spec_of(data):
+    """Tuple of a `Leaf` for each tensor, spec or Python value of data."""
+    if isinstance(data, Feed):
+        data = data.data
     if isinstance(data, Padded):
         data = data.data
     return tuple(
@@ -184,11 +188,13 @@ def _spec(data):
 
 def _leaf(path, value):
     if hasattr(value, "dtype"):
-        return Leaf(path, tf.as_dtype(value.dtype).name, tuple(value.shape))
+        is_open = getattr(value.shape, "rank", 0) is None
+        shape = ("...",) if is_open else tuple(value.shape)
+        return Leaf(path, tf.as_dtype(value.dtype).name, shape)
     return Leaf(path, f"Python {type(value).__name__}", repr(value))
 
 
-def _nearest(specs, new):
+def nearest(specs, new):
     """The spec that differs from `new` in the fewest leaves, or None."""
     alike = [s for s in specs if len(s) == len(new)] or specs
 

@@ -46,7 +46,22 @@ def options(plan, model, given):
         ("steps_per_execution", given["steps_per_execution"], 1),
         ("steps_per_launch", execution.steps_per_launch),
     )
-    if jit is True and given["run_eagerly"] and not plan.is_keras:
+    if jit is True and not plan.is_keras:
+        refuse_xla(model, given["run_eagerly"])
+    return {"jit_compile": jit, "steps_per_execution": steps}
+
+
+def refuse_xla(model, is_eager):
+    """Refuses to have XLA compile steps that run eagerly or on replicas.
+
+    Args:
+        model: The model.
+        is_eager: Bool, whether its steps run eagerly.
+
+    Raises:
+        ValueError: If they do.
+    """
+    if is_eager:
         raise ValueError(
             checks.message(
                 "A step runs eagerly or is compiled, not both",
@@ -55,7 +70,7 @@ def options(plan, model, given):
             )
         )
     count = model.distribute_strategy.num_replicas_in_sync
-    if jit is True and count > 1 and not plan.is_keras:
+    if count > 1:
         name = replicas.name(model.distribute_strategy)
         sparse = _embeddings(model)
         raise ValueError(
@@ -64,11 +79,10 @@ def options(plan, model, given):
                 "gradients inside it",
                 f"jit_compile=True and {name} with {count} replicas"
                 + (f", and the Embedding layers {sparse}" if sparse else ""),
-                "Leave `jit_compile` (`Execution(jit=)`) out, or train on one "
-                "device.",
+                "Leave `jit_compile` (`Execution(jit=)`, `JitToggle`) out, or "
+                "train on one device.",
             )
         )
-    return {"jit_compile": jit, "steps_per_execution": steps}
 
 
 def _embeddings(model):

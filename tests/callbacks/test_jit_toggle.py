@@ -97,7 +97,8 @@ def test_the_report_of_the_model_and_the_monitor_tell_of_it():
     monitor = RetraceMonitor("ignore")
     train(model, JitToggle(at_epoch=1, to=True), monitor)
     assert model.perf_report()["settings"]["jit"]["effective"] is True
-    assert [e.cause for e in monitor.events] == ["the function was rebuilt"]
+    # What is meant is no retrace.
+    assert monitor.events == []
     assert model.get_compile_config()["jit_compile"] is True
 
 
@@ -162,7 +163,7 @@ def test_what_xla_can_not_compile_is_refused(mirrored):
     with mirrored.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="between replicas"):
+    with pytest.raises(ValueError, match="exchanges gradients inside"):
         train(model, toggle)
 
 

@@ -60,7 +60,7 @@ def test_variables_made_in_the_first_call_are_no_retrace(base):
     model = base_with_late_layer(base)
     model.compile("adam", "mse")
     monitor = watch(model, X[:40], Y[:40], 10, epochs=2)
-    assert max(monitor.traces().values()) == 2
+    assert max(monitor.traces().values()) <= 2
     assert monitor.events == []
 
 
@@ -87,6 +87,7 @@ def test_a_smaller_last_batch_is_one_trace_more(feed):
     (event,) = monitor.events
     assert event.cause == "the last batch is smaller"
     assert "drop_remainder=True" in event.fix
+    assert "PadBatches()" in event.fix
     whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(10, True)
     assert watch(network(), whole, epochs=3).events == []
 
@@ -163,7 +164,7 @@ def test_xla_compiles_for_each_length_though_the_traces_stop():
     assert max(monitor.traces().values()) < 4
     assert {e.cause for e in monitor.events} == {"the length varies"}
     assert {e.kind for e in monitor.events} == {"trace", "compile"}
-    assert "multiple of 16" in monitor.events[0].fix
+    assert "PadBatches(multiple_of=16)" in monitor.events[0].fix
     # Padded to one bucket there is one.
     padded = watch(recurrent(jit_compile=True), lengths(16, 16, 16))
     assert (padded.compiles, padded.events) == (1, [])
@@ -191,23 +192,33 @@ def test_the_limit_lets_that_many_pass_and_many_are_told_few_times():
     assert len([w for w in told if "again" in str(w.message)]) == 3
 
 
-def test_a_keras_model_is_counted_without_a_cause():
+def test_a_keras_model_has_its_causes_from_its_traces():
     model = network(keras.Model)
     monitor = watch(model, X[:40], Y[:40], 10, epochs=2)
     assert monitor.events == []
     assert monitor.traces()["train_function.multi_step_on_iterator"] == 1
-    model.fit(
-        X[:40].astype("float64"), Y[:40], 20, verbose=0, callbacks=[monitor]
-    )
-    model.fit(
-        tf.data.Dataset.from_tensor_slices((X[:9], Y[:9])).batch(3, True),
-        verbose=0,
-        callbacks=[monitor],
-    )
-    assert {e.cause for e in monitor.events} == {
-        "the cause is not known for a keras.Model"
-    }
-    assert "FastModel.from_keras" in monitor.events[0].fix
+
+    def fit(x, size):
+        data = tf.data.Dataset.from_tensor_slices((x, Y[:9])).batch(size, True)
+        model.fit(data, verbose=0, shuffle=False, callbacks=[monitor])
+        return monitor.events[-1]
+
+    rows = fit(X[:9], 3)
+    assert rows.cause == "the number of rows varies"
+    # TensorFlow relaxes what differs.
+    assert rows.changes[0] == "data[0]: float32 (10, 4) -> float32 (None, 4)"
+    dtype = fit(X[:9].astype("float64"), 3)
+    assert dtype.cause == "the dtype changed"
+    assert dtype.changes[0].startswith("data[0]: float32 (None, 4) -> float64")
+    assert "s lost" not in str(dtype)
+    assert str(dtype).startswith("train_function.multi_step_on_iterator was")
+    assert fit(X[:9].astype("float64"), 3) is dtype
+
+
+def test_compilations_that_can_not_be_counted_are_told():
+    model = network(keras.Model, jit_compile=True)
+    with pytest.warns(FastKerasWarning, match="can't count these"):
+        watch(model, X[:40], Y[:40], 10, action="warn")
 
 
 def test_batch_sizes_through_train_on_batch_take_two_traces():
