@@ -111,6 +111,9 @@ def _jit_reason(model, jit, eager):
         return refusal
     if model.requested_jit is True:
         return "Keras turned it off"
+    pilots = getattr(model.train_function, "pilots", {}).values()
+    if pilots and all(p.tiers == ["graph-step"] for p in pilots):
+        return "XLA is tried in loops alone, and these are left out"
     return "the graph is kept until XLA is measured faster"
 
 

@@ -125,6 +125,18 @@ def test_save_load_evaluate_predict(strategy, tmp_path):
     )
 
 
+def test_the_report_says_that_xla_is_not_tried(strategy):
+    auto = {"jit_compile": "auto"}
+    none, one = (
+        _same.trained(s, "auto", compiled=auto, epochs=1).model.perf_report()
+        for s in (None, strategy)
+    )
+    assert one["settings"]["strategy"] == "OneDeviceStrategy, 1 replica"
+    reason = one["settings"]["jit"]["reason"]
+    assert reason == "XLA is tried in loops alone, and these are left out"
+    assert "until XLA is measured" in none["settings"]["jit"]["reason"]
+
+
 @slow
 def test_xla_is_allowed_on_one_device(strategy):
     none, one = (
