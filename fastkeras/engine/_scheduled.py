@@ -101,7 +101,9 @@ class ScheduledFunction(StepFunction):
             )
         elif self.pilot(feed).steps is None:
             updates = max(updates, PER_WORKER * self._workers.count)
-        return tier, updates
+        if feed.left is not None:
+            updates = min(updates, -(-feed.left // self._calls.window))
+        return tier, max(1, updates)
 
     def _steps(self, tier, feed, launch):
         """Hands a launch out and waits for it."""

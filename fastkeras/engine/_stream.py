@@ -139,6 +139,7 @@ class Stream(Feed):
         """
         within, live = state["_within"], state["live"]
         self._repeat(state["_epochs"] - within, state["_begun"] - live)
+        self._iterator = None
         if within:
             self._begin_epoch()
         if live:
