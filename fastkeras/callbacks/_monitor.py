@@ -31,6 +31,10 @@ class Monitor(keras.callbacks.Callback):
         self._ended = 0
         self._training = False
 
+    def __getstate__(self):
+        # A copy watches a training of its own.
+        return {**vars(self), "_model": None}
+
     # For the subclasses.
 
     def before_launch(self):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from fastkeras._lib import figures
 from fastkeras.measure import Summary
 
 _INSIDE = "not known: Keras pulls the data inside its step"
@@ -37,7 +38,8 @@ class StepTimes:
             return f"no figure: {self.reason}"
         rate = self.samples_per_second
         lines = [
-            f"step {self.step}" + (f", {rate:.4g} samples/s" if rate else ""),
+            f"step {self.step}"
+            + (f", {figures.count(rate)} samples/s" if rate else ""),
             f"input wait per step {self.input_wait or _INSIDE}",
             f"overhead per epoch {self.epoch_overhead or 'not known'}",
             f"validation {self.validation or 'none'}",

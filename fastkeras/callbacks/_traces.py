@@ -22,6 +22,27 @@ def is_intended(runner):
     return runner in _INTENDED
 
 
+class Weak:
+    """A weak reference that can be copied and pickled: to nothing, then.
+
+    By its id a runner can't be told from one made later in its place.
+    """
+
+    def __init__(self, runner=None):
+        self._reference = None if runner is None else weakref.ref(runner)
+
+    def __call__(self):
+        return self._reference and self._reference()
+
+    def __eq__(self, other):
+        return isinstance(other, Weak) and self() is other()
+
+    __hash__ = None
+
+    def __reduce__(self):
+        return Weak, ()
+
+
 def trace_counts(name, runner):
     """Dict of function to its number of traces.
 
@@ -102,14 +123,11 @@ def _inner_functions(function):
 
 
 def made_so_far(runner):
-    """A runner and its count of traces and compilations, to be compared.
-
-    The runner is held weakly: one that is made anew may get the old one's id.
-    """
+    """A runner and its count of traces and compilations, to be compared."""
     if runner is None:
         return None, 0
     if hasattr(runner, "ledger"):
         count = len(runner.ledger.entries)
     else:
         count = sum(trace_counts("", runner).values())
-    return weakref.ref(runner), count
+    return Weak(runner), count

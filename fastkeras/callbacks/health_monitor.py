@@ -117,6 +117,24 @@ class HealthMonitor(Monitor):
         self._probe = None
         self._told = set()
 
+    def __str__(self):
+        lines = [
+            f"{layer}: gradient {h.gradient_norm:.3g} (at most "
+            f"{h.gradient_norm_max:.3g}), update over weights "
+            f"{h.update_ratio:.3g} (at most {h.update_ratio_max:.3g})"
+            for layer, h in self.layers.items()
+        ]
+        lines += [
+            f"{k}: {v:.0%} of the units dead" for k, v in self.dead.items()
+        ]
+        lines += [f"{k} {v:.4g}" for k, v in self.logs.items()]
+        if self.first_non_finite:
+            lines.append(
+                f"{self.first_non_finite} There were "
+                f"{self.non_finite_steps} such updates."
+            )
+        return "\n".join(lines) or "no epoch yet"
+
     def scalars(self):
         found = {
             f"{figure}/{layer}": value

@@ -176,6 +176,7 @@ class _JitComparison(Monitor):
     def on_train_end(self, logs=None):
         if self.kept is None:
             self._decide()
+        self._runners = {}
 
     # Deciding.
 

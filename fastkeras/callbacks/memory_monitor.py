@@ -7,6 +7,7 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import process
+from fastkeras._lib.figures import memory
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _memory
 from fastkeras.callbacks._monitor import Monitor
@@ -75,6 +76,23 @@ class MemoryMonitor(Monitor):
         steps = [b - a for a, b in pairs]
         return statistics.median(steps) if len(steps) >= ENOUGH else None
 
+    def __str__(self):
+        lines = [f"traces by epoch: {self.traces or 'no epoch yet'}"]
+        if self.host:
+            lines.append(f"host {memory(self.host[-1])}")
+        if self.host_peak is not None:
+            lines.append(f"peak of the host {memory(self.host_peak)}")
+        if self.growth is not None:
+            lines.append(f"growth an epoch {memory(self.growth)}")
+        for name, sizes in self.devices.items():
+            lines += [f"{name} {k} {memory(v)}" for k, v in sizes.items()]
+        if self.largest_activation:
+            layer, size = self.largest_activation
+            lines.append(f"largest activation {layer!r}, {memory(size)} a row")
+        if self.suspect:
+            lines.append(self.suspect)
+        return "\n".join(lines)
+
     def scalars(self):
         found = {"traces_in_epoch": self.traces and self.traces[-1]}
         if self.host:
@@ -129,8 +147,8 @@ class MemoryMonitor(Monitor):
         if grown > self.limit_mb * MB and not self.suspect:
             self.suspect = self._find_suspect(grown)
             warn(
-                f"The memory of the process grows by {grown / MB:.0f} MB an "
-                f"epoch, now {size / MB:.0f} MB. {self.suspect}"
+                f"The memory of the process grows by {memory(grown)} an "
+                f"epoch, now {memory(size)}. {self.suspect}"
             )
 
     # Parts.
@@ -147,7 +165,7 @@ class MemoryMonitor(Monitor):
             name, count, size = found
             return (
                 f"Suspect: {name}, which holds {count} tensors or arrays of "
-                f"{size / MB:.0f} MB in all. Keep numbers "
+                f"{memory(size)} in all. Keep numbers "
                 "(`float(value)`) in place of tensors, or only the last few."
             )
         return (
@@ -162,8 +180,8 @@ class MemoryMonitor(Monitor):
         if self.largest_activation:
             layer, size = self.largest_activation
             text += (
-                f"The largest is that of layer {layer!r}, {size / 1024:.3g} "
-                "KB a row. "
+                f"The largest is that of layer {layer!r}, {memory(size)} a "
+                "row. "
             )
         warn(text + "Compile without `run_eagerly`.")
 

@@ -81,6 +81,14 @@ class PerfTensorBoard(Monitor):
         self._writer = self._profiler = None
         self._points = []
 
+    def __str__(self):
+        return "\n".join(
+            [
+                f"tensorboard --logdir {self.folder}",
+                *(f"{type(m).__name__}: {m}" for m in self.monitors),
+            ]
+        )
+
     # Hooks, handed on.
 
     def set_params(self, params):

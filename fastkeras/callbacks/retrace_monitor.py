@@ -1,13 +1,13 @@
 """RetraceMonitor: what was traced or compiled again, why, and the fix."""
 
 import dataclasses
-import weakref
 
 from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _causes
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import check_count
+from fastkeras.callbacks._traces import Weak
 from fastkeras.callbacks._traces import is_intended
 from fastkeras.callbacks._traces import keras_traces
 from fastkeras.callbacks._traces import made_so_far
@@ -207,7 +207,7 @@ class RetraceMonitor(Monitor):
                 return read
         # To make anew what was never traced costs nothing.
         rebuilt = any(read.count for read in known) and not is_intended(runner)
-        known.append(_Read(weakref.ref(runner), 0, rebuilt))
+        known.append(_Read(Weak(runner), 0, rebuilt))
         return known[-1]
 
     def _look(self, name, last=False):

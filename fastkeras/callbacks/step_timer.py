@@ -110,6 +110,9 @@ for longer.
             "" if steps else self._reason(),
         )
 
+    def __str__(self):
+        return str(self.times())
+
     def _reason(self):
         if self._cold > 0:
             return (

@@ -57,7 +57,7 @@ def test_a_growth_is_measured_and_its_list_found_by_name(base):
     text = str(told[0].message)
     assert "the list `Hoards.losses`, which holds " in text
     # The first epoch is past, then three growths.
-    assert "holds 4 tensors or arrays of 160 MB" in text
+    assert "holds 4 tensors or arrays of 160.0 MB" in text
     assert monitor.growth == pytest.approx(40 * MB, rel=0.2)
     assert len(monitor.host) == 6
     assert monitor.host_peak >= max(monitor.host)
@@ -98,7 +98,7 @@ def test_too_few_epochs_have_no_growth():
 
 
 def test_eager_steps_are_told_with_the_largest_activation():
-    with pytest.warns(FastKerasWarning, match="'wide', 0.391 KB a row"):
+    with pytest.warns(FastKerasWarning, match="'wide', 400 bytes a row"):
         monitor = watch(network(run_eagerly=True), epochs=1)
     assert monitor.largest_activation == ("wide", 400)
 

@@ -1,6 +1,7 @@
 """What all monitors promise."""
 
 import copy
+import pickle
 
 import keras
 import numpy as np
@@ -29,6 +30,7 @@ def network(base=fk.FastModel, **options):
 
 def make(name, folder):
     return {
+        "compare": lambda: callbacks.JitToggle.compare(4),
         "HealthMonitor": lambda: callbacks.HealthMonitor(),
         "JitToggle": lambda: callbacks.JitToggle(at_epoch=9, to=True),
         "MemoryMonitor": lambda: callbacks.MemoryMonitor(),
@@ -82,6 +84,65 @@ def test_a_copy_watches_a_training_of_its_own(name, tmp_path):
     assert twin.model is not one.model
     assert one.scalars().keys() == twin.scalars().keys()
     assert (one.done, one.seen) == (twin.done, twin.seen) == (4, 4)
+
+
+class Fails(keras.callbacks.Callback):
+    """Ends the second epoch of a training with an error of its own."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyError("mine")
+
+
+def all_of(base, folder):
+    needs_ours = {"HealthMonitor"} if base is keras.Model else set()
+    return [make(name, folder) for name in NAMES if name not in needs_ours]
+
+
+@pytest.mark.parametrize(
+    ("base", "verbose"), [(keras.Model, 0), (keras.Model, 2), (fk.FastModel, 1)]
+)
+def test_an_error_in_mid_fit_goes_through_and_the_next_fit_is_right(
+    base, verbose, tmp_path
+):
+    model, watched = network(base), all_of(base, tmp_path)
+    with pytest.raises(KeyError, match="mine"):
+        model.fit(X, Y, 64, 3, verbose=verbose, callbacks=[*watched, Fails()])
+    seen = [str(one) for one in watched]
+    model.evaluate(X, Y, verbose=verbose, callbacks=watched)
+    model.predict(X, verbose=verbose, callbacks=watched)
+    # Neither trains: what is reported stays.
+    assert [str(one) for one in watched] == seen
+    model.fit(X, Y, 64, 2, verbose=verbose, callbacks=watched)
+    assert {(one.done, one.seen) for one in watched} == {(4, 8)}
+
+
+@pytest.mark.parametrize("name", [*NAMES, "compare"])
+def test_each_prints_a_report_and_survives_pickling(name, tmp_path):
+    one = make(name, tmp_path)
+    fresh = pickle.loads(pickle.dumps(one))
+    network().fit(X, Y, 16, 4, verbose=0, callbacks=[one, fresh])
+    assert " object at 0x" not in str(one)
+    assert str(one) != repr(one)
+    assert one.async_safe
+    twin = pickle.loads(pickle.dumps(one))
+    assert twin.model is None
+    if name != "RetraceMonitor":
+        # It reads the counts of its model.
+        assert str(twin) == str(one)
+        assert twin.scalars() == one.scalars()
+    network().fit(X, Y, 16, 4, verbose=0, callbacks=[twin])
+    assert twin.seen == one.seen == 64
+
+
+def test_numbers_are_printed_as_a_person_reads_them():
+    timer = callbacks.StepTimer(4, window=8)
+    model = fk.FastModel.from_keras(network(keras.Model))
+    model.compile("sgd", "mse")
+    model.fit(X, Y, 16, 10, verbose=0, callbacks=[timer])
+    rate = timer.times().samples_per_second
+    assert f"{float(f'{rate:.4g}'):,.0f} samples/s" in str(timer)
+    assert "e+" not in str(timer)
 
 
 @pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
