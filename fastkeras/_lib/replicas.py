@@ -115,7 +115,7 @@ def trains_alone(strategy):
     """
     if not is_default_strategy(strategy):
         return 0
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     count = _workers(config.get("cluster", {}))
     task = config.get("task", {}).get("type")
     return count if count > 1 and task in _WORKERS else 0
