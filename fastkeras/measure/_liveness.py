@@ -8,13 +8,9 @@ more, as TensorFlow's kernels do.
 
 import collections
 import math
-import re
 
-# Their result is the memory of their first input, or of a variable.
-_VIEWS = frozenset(
-    "Identity IdentityN Reshape Squeeze ExpandDims StopGradient Placeholder "
-    "ReadVariableOp PreventGradient Const Shape ShapeN".split()
-)
+from fastkeras.measure._flat_graph import FlatGraph
+
 # May write their result over an input.
 _IN_PLACE = frozenset(
     "Add AddV2 AddN Sub Mul RealDiv DivNoNan Maximum Minimum BiasAdd Relu "
@@ -22,10 +18,8 @@ _IN_PLACE = frozenset(
     "Neg Square Sqrt Rsqrt Erf Softmax LogSoftmax Cast SelectV2 MulNoNan "
     "Softplus Reciprocal Pow Abs Sign SoftmaxCrossEntropyWithLogits".split()
 )
-# What changes a variable.
-_CHANGES = re.compile("Assign|Apply|Scatter")
 #: In the name of every operation that a tape's backward pass makes.
-_BACKWARD = "gradient_tape"
+_BACKWARD = ("gradient_tape", "while_grad")
 
 
 def peak(graph):
@@ -37,40 +31,51 @@ def peak(graph):
     Returns:
         Integer, bytes; without variables and inputs.
     """
-    operations = _needed(graph)
-    owner, readers = _owners(operations)
+    return _peak(FlatGraph(graph))
+
+
+def _peak(flat):
+    readers = collections.Counter(
+        k for node in flat.nodes for k in set(node.inputs)
+    )
     # What is returned outlives the step.
-    readers.update(owner[t.ref()] for t in graph.outputs)
-    bytes_by_ref = _bytes_by_ref(operations)
+    readers.update(flat.outputs)
     sizes, held, most = {}, 0, 0
-    for op in operations:
-        if op.type in _VIEWS:
-            continue
-        inputs = {owner[t.ref()] for t in op.inputs}
-        outputs = [t.ref() for t in op.outputs]
-        for ref in outputs:
-            size = bytes_by_ref[ref]
-            over = _written_over(op, inputs, readers, sizes, size)
-            held -= sizes.pop(over, 0)
-            sizes[ref] = size
-            held += size
-        scratch = 0
-        if op.type == "MaxPoolGrad":
-            # The kernel pools again: values, and places as 64-bit integers.
-            scratch = 3 * bytes_by_ref[op.inputs[1].ref()]
+    for node in flat.nodes:
+        scratch = _scratch(flat, node)
         most = max(most, held + scratch)
-        readers.subtract(inputs)
-        for ref in [*inputs, *outputs]:
-            if not readers[ref]:
-                held -= sizes.pop(ref, 0)
+        for key in node.outputs:
+            size = flat.sizes[key]
+            over = _written_over(node, readers, sizes, size)
+            held -= sizes.pop(over, 0)
+            sizes[key] = size
+            held += size
+        if node.body is None:
+            most = max(most, held + scratch)
+        readers.subtract(set(node.inputs))
+        for key in [*node.inputs, *node.outputs]:
+            if not readers[key]:
+                held -= sizes.pop(key, 0)
+        # A loop takes apart what it reads while it piles its own results up.
+        most = max(most, held)
     return most
 
 
-def _written_over(op, inputs, readers, sizes, size):
+def _scratch(flat, node):
+    """Bytes that an operation needs while it runs, beside its results."""
+    if node.body is not None:
+        return _peak(node.body)
+    if node.type == "MaxPoolGrad":
+        # The kernel pools again: values, and places as 64-bit integers.
+        return 3 * flat.sizes[node.inputs[1]]
+    return 0
+
+
+def _written_over(node, readers, sizes, size):
     """The input whose memory a result of `size` bytes takes, or None."""
-    if op.type not in _IN_PLACE:
+    if node.type not in _IN_PLACE:
         return None
-    last = [t for t in inputs if readers[t] == 1 and sizes.get(t) == size]
+    last = [k for k in node.inputs if readers[k] == 1 and sizes.get(k) == size]
     return last[0] if last else None
 
 
@@ -84,24 +89,32 @@ def kept(graph, names):
     Returns:
         Dict of layer name (or `"other"`) to bytes, in the order of the graph.
     """
-    operations = _needed(graph)
-    owner, _ = _owners(operations)
-    sizes = _bytes_by_ref(operations)
-    names = set(names)
-    found, seen = collections.Counter(), set()
-    for op in operations:
-        if _BACKWARD not in op.name:
-            continue
-        for tensor in op.inputs:
-            ref = owner[tensor.ref()]
-            maker = ref.deref().op
-            own = _BACKWARD in maker.name or maker.type in _VIEWS
-            if own or ref in seen:
-                continue
-            seen.add(ref)
-            found[_layer(maker.name, names)] += sizes[ref]
-    order = [_layer(op.name, names) for op in operations]
+    names, found = set(names), collections.Counter()
+    flats = [FlatGraph(graph)]
+    order = []
+    for flat in flats:
+        flats += [node.body for node in flat.nodes if node.body is not None]
+        order += [_layer(node.name, names) for node in flat.nodes]
+        for key in _read_backward(flat):
+            found[_layer(flat.makers[key].name, names)] += flat.sizes[key]
     return {n: found[n] for n in dict.fromkeys(order) if found[n]}
+
+
+def _read_backward(flat):
+    """The keys of what is made forward and read backward, each once."""
+    found = {}
+    for node in flat.nodes:
+        if _is_backward(node):
+            found.update(dict.fromkeys(node.inputs))
+    return [
+        k
+        for k in found
+        if k in flat.makers and not _is_backward(flat.makers[k])
+    ]
+
+
+def _is_backward(node):
+    return any(part in node.name for part in _BACKWARD)
 
 
 def bytes_of(tensor):
@@ -109,80 +122,6 @@ def bytes_of(tensor):
     if tensor.shape.rank is None or not tensor.dtype.size:
         return 0
     return math.prod(d or 1 for d in tensor.shape) * tensor.dtype.size
-
-
-def _bytes_by_ref(operations):
-    """Bytes of each tensor, also where tracing has lost a part of its shape.
-
-    A reshape to a shape that is computed leaves no static one, but it has the
-    elements of its input; so has what is computed from it entry by entry.
-    """
-    elements = {}
-    for op in operations:
-        known = [elements[t.ref()] for t in op.inputs]
-        for tensor in op.outputs:
-            if tensor.shape.is_fully_defined():
-                count = tensor.shape.num_elements()
-            elif op.type == "MatMul" and _inner(op) and tensor.shape[-1]:
-                count = known[0] // _inner(op) * tensor.shape[-1]
-            else:
-                count = max(
-                    known[:1] if op.type in _VIEWS else known, default=0
-                )
-            elements[tensor.ref()] = count
-    return {ref: n * ref.deref().dtype.size for ref, n in elements.items()}
-
-
-def _inner(op):
-    """The dimension that a product sums over, or None."""
-    over = op.inputs[1].shape
-    return None if over.rank is None else over[int(op.get_attr("transpose_b"))]
-
-
-def _needed(graph):
-    """The operations that what the function returns or changes depends on."""
-    operations = graph.get_operations()
-    ends = {t.op for t in graph.outputs}
-    ends |= {op for op in operations if _CHANGES.search(op.type)}
-    found, stack = set(), list(ends)
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += [t.op for t in op.inputs]
-    return _as_ready([op for op in operations if op in found])
-
-
-def _as_ready(operations):
-    """In the order in which they become ready, first come, first served."""
-    missing = {op: len({t.op for t in op.inputs}) for op in operations}
-    readers = collections.defaultdict(list)
-    for op in operations:
-        for maker in {t.op: None for t in op.inputs}:
-            readers[maker].append(op)
-    queue = collections.deque(op for op in operations if not missing[op])
-    order = []
-    while queue:
-        op = queue.popleft()
-        order.append(op)
-        for reader in readers[op]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                queue.append(reader)
-    return order
-
-
-def _owners(operations):
-    """Which tensor's memory each tensor is in, and how many read it."""
-    owner, readers = {}, collections.Counter()
-    for op in operations:
-        for k, tensor in enumerate(op.outputs):
-            view = op.type in _VIEWS and len(op.inputs) > 0
-            source = op.inputs[min(k, len(op.inputs) - 1)] if view else tensor
-            owner[tensor.ref()] = owner.get(source.ref(), source.ref())
-        if op.type not in _VIEWS:
-            readers.update({owner[t.ref()] for t in op.inputs})
-    return owner, readers
 
 
 def _layer(name, names):

@@ -10,6 +10,14 @@ import keras
 import tensorflow as tf
 
 from fastkeras._lib import process
+from fastkeras._lib.private import tree
+
+
+def written(spec):
+    """A spec as text, such as `"float32 8,4"`; None stays None."""
+    if spec is None:
+        return None
+    return f"{spec.dtype.name} " + ",".join(map(str, spec.shape))
 
 
 def run(path, specs):
@@ -17,7 +25,8 @@ def run(path, specs):
 
     Args:
         path: String, a `.keras` file of a compiled model.
-        specs: List of shape and dtype of x and of y.
+        specs: The data of a step: nested list or dict, with a leaf as of
+            `written` for each tensor.
 
     Returns:
         Integer, bytes of the peak above what was held between the two.
@@ -34,7 +43,9 @@ def run(path, specs):
 
 
 def _zeros(specs, rows):
-    return tuple(
-        tf.zeros([rows or shape[0], *shape[1:]], dtype)
-        for shape, dtype in specs
-    )
+    def zeros(text):
+        dtype, shape = text.split(" ")
+        whole, *inner = map(int, shape.split(","))
+        return tf.zeros([rows or whole, *inner], dtype)
+
+    return tuple(tree.map_structure(lambda s: s and zeros(s), specs))

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 
+import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras.measure import _liveness
+from fastkeras.measure import _step_memory
 
 _BAR = 30
 
@@ -96,6 +98,8 @@ class MemoryPlan:
 
 
 def _text(size):
+    if size < 2**20 / 10:
+        return f"{size / 2**10:.1f} KB"
     return f"{size / 2**20:.1f} MB"
 
 
@@ -106,7 +110,7 @@ def _bars(values):
         yield f"  {name[:23]:24}{_text(size):>12} {bar}"
 
 
-def memory(model, batch_size=32, measured=True):
+def memory(model, batch_size=32, measured=True, data=None):
     """Estimates what a training step holds in memory, then measures it.
 
     The estimate goes through the graph of `model.train_step`, once traced;
@@ -115,11 +119,16 @@ def memory(model, batch_size=32, measured=True):
     rows. XLA is not looked into.
 
     Args:
-        model: A compiled `keras.Model` with one input and known shapes.
+        model: A compiled and built `keras.Model`.
         batch_size: Integer >= 1, rows. Defaults to `32`.
         measured: Bool, whether to start the process. The model's classes
             must be such that `keras.saving.load_model` finds them there.
             Defaults to `True`.
+        data: Tuple x, y (and sample weights) of arrays (rows, ...), of any
+            number of rows: what the shapes are taken from. Defaults to
+            `None`: inputs and outputs of a functional model, with targets
+            shaped as its outputs; give data where they are not (integer
+            classes), or where a length is open.
 
     Returns:
         A `MemoryPlan`.
@@ -127,7 +136,7 @@ def memory(model, batch_size=32, measured=True):
     Raises:
         TypeError: If `batch_size` is not an integer.
         ValueError: If `batch_size` is < 1, the model is not compiled or not
-            built, or a dimension beside the rows is not known.
+            built, or a shape beside the rows is not known.
         RuntimeError: If the process fails.
 
     Example:
@@ -140,10 +149,10 @@ def memory(model, batch_size=32, measured=True):
     60
     """
     checks.positive_int(batch_size, "batch_size", "Give the rows of a batch.")
-    specs = _specs(model, batch_size)
+    _check(model)
+    specs = _specs(model, batch_size, data)
     model.optimizer.build(model.trainable_variables)
-    step = tf.function(model.train_step, autograph=False)
-    graph = step.get_concrete_function(tuple(specs)).graph
+    graph = _graph(model, specs)
     names = [layer.name for layer in private.flat_layers(model)]
     gradients = _bytes(model.trainable_variables)
     plan = MemoryPlan(
@@ -153,14 +162,21 @@ def memory(model, batch_size=32, measured=True):
         slots=_bytes(model.optimizer.variables),
         accumulators=gradients if _adds_up(model) else 0,
         activations=_liveness.kept(graph, names),
-        data=sum(_liveness.bytes_of(s) for s in specs),
+        data=sum(map(_liveness.bytes_of, private.tree.flatten(specs))),
         step=_liveness.peak(graph),
         measured=_measured(model, specs) if measured else None,
     )
-    return dataclasses.replace(plan, savings=_savings(plan))
+    slices = max(1, batch_size // 4)
+    part = _liveness.peak(_graph(model, _specs(model, slices, data)))
+    return dataclasses.replace(plan, savings=_savings(plan, slices, part))
 
 
-def _specs(model, batch_size):
+def _graph(model, specs):
+    step = tf.function(model.train_step, autograph=False)
+    return step.get_concrete_function(specs).graph
+
+
+def _check(model):
     if not (model.built and model.compiled and model.optimizer):
         raise ValueError(
             checks.message(
@@ -170,23 +186,49 @@ def _specs(model, batch_size):
                 "Call it on a batch, and compile it.",
             )
         )
-    symbols = [*private.tree.flatten(model.inputs)]
-    outputs = [*private.tree.flatten(model.outputs)]
-    specs = []
-    for symbol in (symbols[0], outputs[0]):
-        shape = (batch_size, *symbol.shape[1:])
-        if None in shape or len(symbols) + len(outputs) > 2:
+
+
+def _ends(model):
+    """Inputs and outputs of a model that knows them."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        raise ValueError(
+            checks.message(
+                "The shapes of a batch must be known",
+                f"{model.name!r}, which is not made from inputs and outputs",
+                "Give `data=(x, y)` of a few rows.",
+            )
+        )
+    if isinstance(model, keras.Sequential):
+        return inputs[0], model.outputs[0]
+    return model.input, model.output
+
+
+def _specs(model, batch_size, data):
+    """The specs of a batch, as the step is given it."""
+    if data is None:
+        data = _ends(model)
+
+    def spec(value):
+        shape = (batch_size, *value.shape[1:])
+        if None in shape:
             raise ValueError(
                 checks.message(
-                    "`model` must have one input and one output, of known "
-                    "shape",
-                    f"{model.name!r} with inputs {symbols} and outputs "
-                    f"{outputs}",
-                    "Make the model for one length of its sequences.",
+                    "Every shape beside the rows must be known",
+                    f"{model.name!r} with an input or output of shape "
+                    f"{tuple(value.shape)}",
+                    "Give `data=(x, y)` of a few rows.",
                 )
             )
-        specs.append(tf.TensorSpec(shape, symbol.dtype))
-    return specs
+        dtype = tf.as_dtype(value.dtype)
+        # As `fit` converts it.
+        if dtype == tf.float64:
+            dtype = keras.config.floatx()
+        return tf.TensorSpec(shape, dtype)
+
+    return private.tree.map_structure(
+        lambda a: None if a is None else spec(a), tuple(data)
+    )
 
 
 def _bytes(variables):
@@ -198,29 +240,32 @@ def _adds_up(model):
     return getattr(plan, "cuts", False)
 
 
-def _savings(plan):
-    """What features would save, by what they do to the activations."""
+def _savings(plan, slices, part):
+    """What features would save.
+
+    Args:
+        plan: `MemoryPlan`.
+        slices: Integer, the rows of a slice.
+        part: Integer, bytes of the step of a batch of so many rows.
+    """
     kept = sum(plan.activations.values())
-    most = max(plan.activations.values(), default=0)
     # Chen et al. 2016: n equal layers keep 2 sqrt(n) instead of n.
-    least = 2 * (kept * most) ** 0.5
-    slices = max(1, plan.batch_size // 4)
-    return {
-        f"Microbatch({slices})": max(
-            0,
-            kept * (plan.batch_size - slices) // plan.batch_size
-            - plan.gradients,
-        ),
-        "Rematerialize()": max(0, int(kept - least)),
-        "MixedPrecision()": kept // 2,
+    layers = max(1, len(plan.activations.keys() - {"other"}))
+    # Activations and what passes are halved; a half of each weight is new.
+    halved = plan.step - plan.gradients - plan.parameters
+    savings = {
+        f"Microbatch({slices})": plan.step - part - plan.gradients,
+        "Rematerialize()": int(kept * (1 - 2 / layers**0.5)),
+        "MixedPrecision()": halved // 2,
     }
+    return {name: max(0, size) for name, size in savings.items()}
 
 
 def _measured(model, specs):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.keras")
         model.save(path)
-        values = [[s.shape.as_list(), s.dtype.name] for s in specs]
+        values = private.tree.map_structure(_step_memory.written, specs)
         run = subprocess.run(
             [
                 sys.executable,

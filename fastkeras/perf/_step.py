@@ -5,6 +5,7 @@ these is a method here. With a plan of no features and one part, the same
 operations run as in Keras's own step.
 """
 
+import contextlib
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -261,7 +262,8 @@ class Step:
         """
         ready = self.is_ready(model)
         variables = self.variables(model) if ready else []
-        return _Tape(variables, follow_all=not ready)
+        # One of several parts may have several losses to differentiate.
+        return _tape(variables, not ready, persistent=not self._whole())
 
     def _scaled(self, model, loss):
         for feature, state in self.pairs:
@@ -280,20 +282,14 @@ class Step:
         return gradients
 
 
-class _Tape:
-    """A gradient tape for several targets that follows given variables."""
+@contextlib.contextmanager
+def _tape(variables, follow_all, persistent):
+    """A gradient tape that follows given variables.
 
-    def __init__(self, variables, follow_all):
-        self._variables = variables
-        self._tape = tf.GradientTape(
-            persistent=True, watch_accessed_variables=follow_all
-        )
-
-    def __enter__(self):
-        tape = self._tape.__enter__()
-        for variable in self._variables:
+    A persistent one has every loop and function keep what second derivatives
+    would need: an LSTM twice as much as the gradient reads.
+    """
+    with tf.GradientTape(persistent, follow_all) as tape:
+        for variable in variables:
             tape.watch(variable.value)
-        return tape
-
-    def __exit__(self, *error):
-        return self._tape.__exit__(*error)
+        yield tape

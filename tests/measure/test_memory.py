@@ -71,13 +71,6 @@ def test_a_slice_at_a_time_holds_less():
         model.compile("sgd", "mse", perf=perf)
         steps[name] = memory(model, 4096, measured=False)
     assert steps["again"].step < 0.8 * steps["whole"].step
-    saving = steps["whole"].savings
-    assert saving["MixedPrecision()"] * 2 == sum(
-        steps["whole"].activations.values()
-    )
-    assert (
-        0 < saving["Rematerialize()"] < sum(steps["whole"].activations.values())
-    )
 
 
 def graph_of(function):
@@ -100,6 +93,63 @@ def graph_of(function):
 )
 def test_the_peak_of_a_graph_by_hand(function, vectors):
     assert _liveness.peak(graph_of(function)) == vectors * 1024
+
+
+def lstm_model(kind, perf):
+    inputs = keras.Input((5, 3))
+    model = kind(inputs, layers.Dense(1)(layers.LSTM(4)(inputs)))
+    model.compile("sgd", "mse", **perf)
+    return model
+
+
+def test_a_loop_holds_what_each_turn_keeps_for_the_way_back():
+    # Of each of 5 turns: three gates, the candidate, the state of the cell
+    # before it and its tanh, the output before it.
+    turns = 5 * 7 * 4 * 4 * ROWS
+    plan = memory(lstm_model(fk.FastModel, {}), ROWS, measured=False)
+    assert turns <= plan.activations["lstm"] < 1.2 * turns
+    # And the gates of the turn that runs.
+    assert turns < plan.step < turns + 6 * 4 * 4 * 4 * ROWS
+
+
+def test_a_step_keeps_no_more_of_a_loop_than_that_of_keras():
+    def operations(model):
+        step = tf.function(model.train_step, autograph=False)
+        specs = tf.TensorSpec((8, 5, 3)), tf.TensorSpec((8, 1))
+        library = step.get_concrete_function(specs).graph.as_graph_def().library
+        return sum(
+            node.op == "TensorListPushBack"
+            for function in library.function
+            for node in function.node_def
+        )
+
+    plain = operations(lstm_model(keras.Model, {}))
+    assert operations(lstm_model(fk.FastModel, {})) == plain > 0
+    # The control: a persistent tape, for parts with losses of their own.
+    parts = lstm_model(fk.FastModel, {"perf": fk.perf.Accumulate(2)})
+    assert operations(parts) > plain
+
+
+def test_inputs_and_outputs_of_any_structure():
+    a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+    joined = layers.concatenate([a, b])
+    outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(4)(b)}
+    model = fk.FastModel({"a": a, "b": b}, outputs)
+    model.compile("sgd", {"p": "mse", "q": "mae"})
+    plan = memory(model, ROWS, measured=False)
+    assert plan.data == 4 * ROWS * (3 + 2 + 1 + 4)
+
+
+def test_shapes_are_taken_from_data_where_it_is_given():
+    model = fk.FastModel.from_keras(
+        keras.Sequential([keras.Input((None, 4)), layers.GRU(3)])
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    data = np.zeros((2, 6, 4)), np.zeros((2,), "int64")
+    plan = memory(model, ROWS, measured=False, data=data)
+    assert plan.data == ROWS * (4 * 6 * 4 + 8)
+    with pytest.raises(ValueError, match=r"Give `data=\(x, y\)` of a few"):
+        memory(model, ROWS, measured=False)
 
 
 def test_how_it_is_printed():
@@ -134,7 +184,7 @@ def test_what_is_refused():
     inputs = keras.Input((None, 4))
     model = keras.Model(inputs, layers.LSTM(2)(inputs))
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="of known shape"):
+    with pytest.raises(ValueError, match="shape beside the rows must"):
         memory(model)
 
 
