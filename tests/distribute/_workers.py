@@ -48,7 +48,12 @@ PLANS = {
     },
 }
 #: What the workers train that are killed.
-RESUMED = {"perf": [perf.Accumulate(2), CLIP], "epochs": 4}
+RESUMED = {
+    "perf": [perf.Accumulate(2), CLIP],
+    "epochs": 4,
+    "compiled": {"metrics": ["mae"]},
+    "validation_split": 0.2,
+}
 
 
 class DieWriting(keras.callbacks.Callback):
@@ -84,7 +89,9 @@ def resumed(strategy, states, fault):
     if (fault, rank) == ("chief", 0):
         callbacks.append(DieWriting(states))
     result = _same.trained(strategy, **RESUMED, callbacks=callbacks)
-    return {**as_json(result), "refused": refused}
+    predicted = result.model.predict(_same.data()[0], _same.BATCH, verbose=0)
+    found = {"refused": refused, "predicted": predicted.tolist()}
+    return {**as_json(result), **found}
 
 
 def lines(folder, policy):
@@ -117,6 +124,12 @@ def files(strategy, out):
             xy=(lines(out, policy),),
             batch_size=None,
             epochs=5,
+            callbacks=[
+                keras.callbacks.ModelCheckpoint(
+                    f"{out}-{policy.name}.weights.h5", save_weights_only=True
+                ),
+                keras.callbacks.BackupAndRestore(f"{out}-backup"),
+            ],
         )
         settings = result.model.perf_report()["settings"]
         report = result.model.perf_report()["train_step"]["stream"]

@@ -88,6 +88,10 @@ def test_three_workers(path, references, tmp_path):
         assert found["plans"].keys() == _workers.PLANS.keys()
         check_plans(found["plans"], references)
         check_files(found["files"])
+        # A file that all write at once can't be.
+        model = _same.mlp()
+        model.load_weights(f"{out}-AUTO.weights.h5")
+        assert _same.gap(model.weights, found["files"]["AUTO"]["weights"]) == 0
         assert found["cut"] == ""
         assert found["scaling"]["rows"] == {
             "per replica": 4,
@@ -98,6 +102,8 @@ def test_three_workers(path, references, tmp_path):
 
 def check_resumed(found, whole):
     assert "every_steps=2, every_seconds=None, 3 work" in found.pop("refused")
+    rows = whole.model(_same.data()[0]).numpy()
+    assert _same.gap([rows], [found.pop("predicted")]) < 1e-6
     _same.check_same(whole, _same.Result(model=None, **found))
 
 
