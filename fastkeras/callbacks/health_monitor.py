@@ -2,8 +2,10 @@
 
 import dataclasses
 
+from fastkeras import engine
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._probe import Probe
@@ -83,7 +85,8 @@ class HealthMonitor(Monitor):
     Raises:
         TypeError: If `every` is not an integer; at the start of `fit`, if the
             model is not a FastModel with a plan.
-        ValueError: If `every` is < 1 or `action` unknown.
+        ValueError: If `every` is < 1 or `action` unknown; at the start of
+            `fit`, under a `ParameterServerStrategy`.
 
     Example:
 
@@ -158,6 +161,15 @@ class HealthMonitor(Monitor):
                     f"a {type(model).__name__}",
                     'Compile it with `perf="auto"`, after '
                     "`FastModel.from_keras(model)` if it is a `keras.Model`.",
+                )
+            )
+        if engine.is_asynchronous(model):
+            raise ValueError(
+                checks.message(
+                    "HealthMonitor looks at one update after the other",
+                    f"a {replicas.name(model.distribute_strategy)}, whose "
+                    "workers update at the same time",
+                    "Leave it out, or look at the model under no strategy.",
                 )
             )
         self._begin_anew()

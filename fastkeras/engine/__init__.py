@@ -6,5 +6,14 @@ from fastkeras.engine._options import options
 from fastkeras.engine._place import Keeper
 from fastkeras.engine._predict import Predictor
 from fastkeras.engine._report import report
+from fastkeras.engine._workers import is_asynchronous
 
-__all__ = ["Keeper", "Loops", "Predictor", "StepFunction", "options", "report"]
+__all__ = [
+    "Keeper",
+    "Loops",
+    "Predictor",
+    "StepFunction",
+    "is_asynchronous",
+    "options",
+    "report",
+]

@@ -46,9 +46,6 @@ def _of_steps(plan, given):
     if plan.is_keras:
         received = "perf=None: Keras's own loop knows no coordinator"
         yield received, 'Leave `perf` at "auto".'
-    if given["jit_compile"] is True or plan.execution.jit is True:
-        received = "jit_compile=True: XLA can't reach variables of a server"
-        yield received, "Leave `jit_compile` (`Execution(jit=)`) out."
     if given["run_eagerly"]:
         received = "run_eagerly=True: a worker is given graphs"
         yield received, "Leave it out, or debug under no strategy."

@@ -70,7 +70,7 @@ def refuse_xla(model, is_eager):
             )
         )
     count = model.distribute_strategy.num_replicas_in_sync
-    if count > 1:
+    if count > 1 or is_asynchronous(model):
         name = replicas.name(model.distribute_strategy)
         sparse = _embeddings(model)
         raise ValueError(

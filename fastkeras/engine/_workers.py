@@ -50,6 +50,7 @@ class Workers:
         Raises:
             ConnectionError: If no worker is left for `PATIENCE` seconds, or
                 if a parameter server is lost.
+            ValueError: If data that a worker makes has ended.
             tf.errors.OpError: What a call raised.
         """
         pause, looked = _SHORT, time.monotonic()
@@ -66,12 +67,23 @@ class Workers:
     def _are_done(self):
         try:
             return self.coordinator.done()
+        except tf.errors.OutOfRangeError as error:
+            raise ValueError(
+                checks.message(
+                    "Data that each worker makes must not end",
+                    "a dataset that has",
+                    "Repeat it (`.repeat()`).",
+                )
+            ) from error
         except tf.errors.UnavailableError as error:
+            server = _SERVER.search(error.message)
+            if server is None:
+                raise
             raise ConnectionError(
                 checks.message(
                     "A parameter server holds the only copy of its weights, "
                     "so training ends with it",
-                    f"no connection to {_SERVER.findall(error.message)[:1]}",
+                    f"no connection to {server.group()}",
                     "Start again from a checkpoint "
                     "(`keras.callbacks.BackupAndRestore`).",
                 )

@@ -199,6 +199,14 @@ def refused(strategy):
             for name, arguments in options.items()
         }
     calls["no steps"] = functools.partial(made.fit, batches)
+    calls["ends"] = functools.partial(
+        made.fit, lambda _: batches(_).take(2), steps_per_epoch=9, verbose=0
+    )
+    for name, callback in (
+        ("health", fk.callbacks.HealthMonitor()),
+        ("toggle", fk.callbacks.JitToggle(1, True)),
+    ):
+        calls[name] = functools.partial(fitted, made, callbacks=[callback])
     calls["in order"] = functools.partial(made.predict, batches, steps=2)
     with strategy.scope():
         return {name: said(call) for name, call in calls.items()}
