@@ -33,6 +33,8 @@ class BatchSizes:
     Attributes:
         rates: Dict of batch size to `Summary` of rows per second.
         left_out: Dict of batch size to the reason it was not measured.
+        update: Integer, the rows of an update, made of as many batches as it
+            takes; None where each batch is an update.
 
     Example:
 
@@ -42,6 +44,7 @@ class BatchSizes:
 
     rates: dict
     left_out: dict
+    update: int | None = None
 
     @property
     def best(self):
@@ -61,6 +64,8 @@ class BatchSizes:
 
     def __str__(self):
         lines = ["rows per second by batch size"]
+        if self.update:
+            lines[0] += f", in updates of {self.update} rows"
         for size, rate in sorted(self.rates.items()):
             mark = " fastest" if size == self.best else ""
             mark += " knee" if size == self.knee else ""
@@ -82,6 +87,10 @@ def find_batch_size(
     Sizes are powers of two. Each is compiled and warmed up, then all take
     steps in turns, so that a slower machine slows all alike. The model is left
     as it was: its variables, its optimizer and its metrics are put back.
+
+    A model that accumulates (`Accumulate`) makes updates of the same rows at
+    each size, the largest that the data allows: so sizes differ in speed
+    alone. For a size n, give `Accumulate(update // n)`.
 
     Args:
         model: A compiled and built `keras.Model`.
@@ -121,9 +130,11 @@ def find_batch_size(
         )
     sizes, left_out = _candidates(model, data, budget_bytes)
     model.optimizer.build(model.trainable_variables)
+    update = _update_rows(model, data)
     with as_before(model):
-        rates = _measure(model, data, sizes, clock or Clock())
-    return BatchSizes(rates, left_out)
+        steps = {n: _step(model, data, n, update) for n in sizes}
+        rates = _measure(steps, update, clock or Clock())
+    return BatchSizes(rates, left_out, update)
 
 
 def _candidates(model, data, budget):
@@ -136,7 +147,9 @@ def _candidates(model, data, budget):
     while size <= rows:
         peak = 0
         if budget is not None:
-            peak = memory(model, size, measured=False).peak
+            plan = memory(model, size, measured=False, data=data)
+            others = (_update_rows(model, data) or size) // size - 1
+            peak = plan.peak + others * plan.data
         if budget is not None and peak > budget:
             left_out[size] = f"needs about {peak} bytes of {budget}"
             break
@@ -156,18 +169,34 @@ def _candidates(model, data, budget):
     return sizes, left_out
 
 
-def _measure(model, data, sizes, clock):
-    step = {}
-    for size in sizes:
-        batch = tree.map_structure(lambda a, n=size: tf.constant(a[:n]), data)
-        train = tf.function(model.train_step, autograph=False)
-        step[size] = train.get_concrete_function(batch), batch
-    rates = {size: [] for size in sizes}
+def _update_rows(model, data):
+    """The rows of each update of a model that accumulates, else None."""
+    if getattr(getattr(model, "perf", None), "window", 1) == 1:
+        return None
+    return 2 ** (len(tree.flatten(data)[0]).bit_length() - 1)
+
+
+def _step(model, data, size, update):
+    """A compiled step of batches of a size, and what it is called with."""
+
+    def batch(first):
+        rows = slice(first, first + size)
+        return tree.map_structure(lambda a: tf.constant(a[rows]), data)
+
+    given = batch(0)
+    if update:
+        given = model.perf.joined(map(batch, range(0, update, size)))
+    train = tf.function(model.train_step, autograph=False)
+    return train.get_concrete_function(given), given
+
+
+def _measure(steps, update, clock):
+    rates = {size: [] for size in steps}
     for turn in range(ROUNDS + 2):
-        for size, (train, batch) in step.items():
+        for size, (train, batch) in steps.items():
             with clock.stopwatch() as watch:
                 # Reading a value waits for the step to be done.
                 [float(v) for v in tree.flatten(train(batch))]
             if turn >= 2:
-                rates[size].append(size / watch.seconds)
+                rates[size].append((update or size) / watch.seconds)
     return {size: summarize(r, unit="") for size, r in rates.items()}

@@ -251,13 +251,14 @@ def _savings(plan, slices, part):
     kept = sum(plan.activations.values())
     # Chen et al. 2016: n equal layers keep 2 sqrt(n) instead of n.
     layers = max(1, len(plan.activations.keys() - {"other"}))
-    # Activations and what passes are halved; a half of each weight is new.
-    halved = plan.step - plan.gradients - plan.parameters
     savings = {
         f"Microbatch({slices})": plan.step - part - plan.gradients,
         "Rematerialize()": int(kept * (1 - 2 / layers**0.5)),
-        "MixedPrecision()": halved // 2,
     }
+    if tf.config.list_physical_devices("GPU"):
+        # A CPU computes in float32 all the same, and saves next to nothing.
+        halved = plan.step - plan.gradients - plan.parameters
+        savings["MixedPrecision()"] = halved // 2
     return {name: max(0, size) for name, size in savings.items()}
 
 

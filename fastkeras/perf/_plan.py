@@ -13,6 +13,7 @@ from fastkeras._lib.warn import warn
 from fastkeras.perf._execution import Execution
 from fastkeras.perf._feature import Feature
 from fastkeras.perf._feature import Stage
+from fastkeras.perf._parts import Window
 from fastkeras.perf._strategy import check_strategy
 
 
@@ -61,6 +62,10 @@ class Plan:
     def pads(self):
         """Whether batches are padded on their way to the step."""
         return any(f.stage == Stage.PAD for f in self.features)
+
+    def joined(self, batches):
+        """What a step is given for the batches of one update."""
+        return Window(tuple(batches))
 
     def pad(self, batch, rows, spec):
         """Pads a batch on its way to the step: see `Feature.pad`."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 import fastkeras as fk
 from fastkeras import measure
 from fastkeras.measure import BatchSizes
+from fastkeras.measure import batch_size
 from fastkeras.measure import find_batch_size
 from fastkeras.measure import summarize
 from tests.perf import _tools
@@ -69,6 +70,32 @@ def test_a_budget_leaves_sizes_out():
     assert "needs about" in str(found)
     with pytest.raises(ValueError, match="8 rows must be within data and bu"):
         find_batch_size(model, data, budget_bytes=10)
+
+
+def test_a_model_that_accumulates_makes_the_same_updates_at_each_size():
+    model, data = model_and_data()
+    model.compile("adam", "mse", perf=fk.perf.Accumulate(2))
+    model.optimizer.build(model.trainable_variables)
+    start, weights = model.get_weights(), []
+    # Each size warms up twice and is timed 7 times.
+    turn = [32 / 100, 32 / 196, 32 / 192]
+    found = find_batch_size(model, data, clock=Timed([9.0] * 6 + turn * 7))
+    assert found.update == 32
+    rates = {n: r.median for n, r in found.rates.items()}
+    np.testing.assert_allclose([rates[n] for n in (8, 16, 32)], [100, 196, 192])
+    assert "in updates of 32 rows" in str(found)
+    for size in (8, 16, 32):
+        model.set_weights(start)
+        model.compile("sgd", "mse", perf=fk.perf.Accumulate(2))
+        step, given = batch_size._step(model, data, size, 32)
+        step(given)
+        weights.append(model.get_weights())
+    assert _tools.difference(weights[0], weights[1]) < 1e-6
+    assert _tools.difference(weights[0], weights[2]) < 1e-6
+    # The control: an update of half the rows is another.
+    model.set_weights(start)
+    model.train_on_batch(*(a[:16] for a in data))
+    assert _tools.difference(weights[0], model) > 1e-4
 
 
 def test_how_it_is_printed():
