@@ -2,6 +2,7 @@
 
 import difflib
 import numbers
+import re
 
 
 def message(rule, received, remedy):
@@ -21,6 +22,28 @@ def message(rule, received, remedy):
     '`steps` must be >= 1. Received: steps=0. Leave it out.'
     """
     return f"{rule}. Received: {received}. {remedy}"
+
+
+def gist(error):
+    """The line of an error that says what is wrong.
+
+    Keras writes before it where it was, and after it the arguments of the
+    call; TensorFlow, while it traces, the stack before it.
+
+    Args:
+        error: Exception.
+
+    Returns:
+        String, the name of its class where there is no text.
+    """
+    text = re.sub("\x1b\\[[0-9]*m", "", str(error))
+    text = text.partition("Arguments received by")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith("Exception encountered when calling"):
+        lines = lines[1:] or lines
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if lines[0] == "in user code:" else lines[0]
 
 
 def nearest(name, names):

@@ -6,6 +6,7 @@ import math
 
 import tensorflow as tf
 
+from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.private import tree
 
@@ -98,9 +99,7 @@ def trace(model, batch, lists):
     except Exception as caught:
         # Whatever the user's code raises: that it can't be traced is the
         # finding, and an advice says so.
-        lines = [line.strip() for line in str(caught).splitlines()]
-        told = next(filter(None, reversed(lines)), "")
-        error = f"{type(caught).__name__}: {told}"
+        error = f"{type(caught).__name__}: {checks.gist(caught)}"
     if graph is None:
         return Traced(error, grown=grown)
     rows = tree.flatten(batch)[0].shape[0]

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fastkeras import measure
+from fastkeras._lib import checks
 from fastkeras.advise._ways import Batches
 from fastkeras.advise._ways import Way
 
@@ -68,17 +69,13 @@ def _tried(facts, advice, base, batches):
         way = Way(facts, advice.settings, base)
         comparison = compare(base, way, batches, advice.aim)
     except ValueError as error:
-        return None, f"not kept, it is refused: {_first_line(error)}"
+        return None, f"not kept, it is refused: {checks.gist(error)}"
     except tf.errors.OpError as error:
         # Some operations are found out by XLA only as it compiles them.
         return None, f"not kept, it fails: {error.message.splitlines()[0]}"
     if comparison.is_kept and not way.is_own:
         return None, f"{comparison.figures}: it takes a FastModel"
     return way if comparison.is_kept else None, str(comparison)
-
-
-def _first_line(error):
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @dataclasses.dataclass(frozen=True)

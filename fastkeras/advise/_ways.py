@@ -70,7 +70,7 @@ class Way:
     def _begin(self, features, execution):
         """Makes the plan and the step of this way."""
         if self.plan is None:
-            self.model = _as_fast(self.model, self.values)
+            self.model = as_fast(self.model, **self.values)
             self.plan = self.model.perf
         model, before = self.model, self.step or self.model._step
         execution = dataclasses.replace(self.plan.execution, **execution)
@@ -208,11 +208,22 @@ def _in_turn(batches):
     return found.repeat()
 
 
-def _as_fast(model, values):
-    """A FastModel with the layers and the optimizer of a `keras.Model`."""
-    given = dict(private_measure.compile_arguments(model))
+def as_fast(model, **options):
+    """A FastModel with the layers and the optimizer of a `keras.Model`.
+
+    Args:
+        model: A compiled `keras.Model`.
+        **options: Arguments of `compile` that are to be other ones.
+
+    Returns:
+        A FastModel, compiled like it with `perf="auto"`; the model itself if
+        it is one already.
+    """
+    if isinstance(model, FastModel):
+        return model
+    given = {**private_measure.compile_arguments(model), **options}
     # Of "auto", Keras keeps only what it came to.
-    given.update(values, jit_compile=values["jit_compile"] or "auto")
+    given["jit_compile"] = given["jit_compile"] or "auto"
     fast = FastModel.from_keras(model)
     fast.compile(**given, perf="auto")
     return fast

@@ -7,6 +7,7 @@ Example:
 """
 
 import importlib.util
+import pathlib
 
 from fastkeras._lib import checks
 
@@ -19,7 +20,7 @@ _SIDES = {
 
 
 def check_plot(path):
-    """Refuses to plot where Matplotlib is missing.
+    """Refuses a chart that could not be written.
 
     Args:
         path: String, as given to `--plot`.
@@ -27,6 +28,7 @@ def check_plot(path):
     Raises:
         ImportError: If Matplotlib is not installed; the message names the
             extra that brings it.
+        ValueError: If it ends in what is no format of a chart.
 
     Example:
 
@@ -40,6 +42,8 @@ def check_plot(path):
                 "Install the extra: pip install 'fastkeras[recipes]'.",
             )
         )
+    ending = pathlib.PurePath(path).suffix
+    checks.one_of(ending, "ending of a chart", (".png", ".svg", ".pdf"))
 
 
 def bars(report):

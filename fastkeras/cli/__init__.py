@@ -12,6 +12,7 @@ Example:
 
 import sys
 
+from fastkeras._lib import checks
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
 from fastkeras.cli import _launch
@@ -53,7 +54,7 @@ def main(argv=None):
         # shows where it came from.
         if "--debug" in argv:
             raise
-        first = (str(error).splitlines() or [""])[0]
+        first = checks.gist(error)
         is_ours = isinstance(error, UsageError) or "Received: " in first
         name = "" if is_ours else f"{type(error).__name__}: "
         _complain(f"error: {name}{first}")

@@ -27,6 +27,7 @@ def add(commands):
 
 
 def _advise(args):
+    _common.check_counts(args, "batch_size")
     _common.check_folders(args, "json")
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)

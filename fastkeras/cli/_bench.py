@@ -8,6 +8,7 @@ import sys
 from fastkeras import bench
 from fastkeras._lib import checks
 from fastkeras.bench import techniques
+from fastkeras.bench.rows import SUITES
 from fastkeras.cli import _common
 
 
@@ -86,6 +87,7 @@ def _bench(args):
 def _check(args, rows):
     """Finds before the first second is spent what can't work at the end."""
     try:
+        checks.one_of(args.suite, "suite", ("all", *SUITES, techniques.SUITE))
         if args.suite == techniques.SUITE:
             techniques.select(rows)
         else:

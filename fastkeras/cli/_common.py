@@ -1,7 +1,6 @@
 """What the commands share: exit codes, options, errors, the progress line."""
 
 import argparse
-import json
 import pathlib
 
 from fastkeras import measure
@@ -67,7 +66,10 @@ def check_counts(args, *names):
 def add_against(parser):
     """Adds the option to compare with what an earlier `--json` wrote."""
     parser.add_argument(
-        "--against", metavar="FILE", help="compare with an earlier --json"
+        "--against",
+        metavar="FILE",
+        help="compare with an earlier --json; TARGET may be one as well, and "
+        "then nothing is run",
     )
 
 
@@ -80,8 +82,8 @@ def against(args):
     if path is None:
         return lambda receipt: None
     try:
-        earlier = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+        earlier = measure.Receipt.load(path)
+    except (OSError, ValueError) as error:
         raise UsageError(
             checks.message(
                 "The file of `--against` must be one that `--json` wrote",
@@ -90,8 +92,35 @@ def against(args):
             )
         ) from None
     return lambda receipt: print(
-        f"\nagainst {path}\n{measure.compare(earlier, receipt)}"
+        f"\nagainst {path} (before → now)\n{measure.compare(earlier, receipt)}"
     )
+
+
+def saved(args, load):
+    """Prints what an earlier `--json` wrote, or how another differs from it.
+
+    Args:
+        args: The parsed arguments, whose TARGET is that file.
+        load: Function of a path that returns a `Receipt`.
+
+    Returns:
+        Integer, the exit code.
+    """
+    show = against(args)
+    try:
+        found = load(args.target)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            checks.message(
+                "A TARGET that ends in .json must be one that `--json` wrote",
+                f"{args.target!r} ({error})",
+                "Write one first, or give file.py:function.",
+            )
+        ) from None
+    if args.against is None:
+        print(found)
+    show(found)
+    return DONE
 
 
 def progress(stream):

@@ -39,6 +39,8 @@ def add(commands):
 
 def _profile(args):
     _check(args)
+    if args.target.endswith(".json"):
+        return _common.saved(args, measure.Profile.load)
     against = _common.against(args)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)

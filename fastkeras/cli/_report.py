@@ -3,10 +3,13 @@
 import sys
 
 import keras
+import tensorflow as tf
 
+from fastkeras import measure
+from fastkeras._lib import checks
+from fastkeras.advise._ways import as_fast
 from fastkeras.cli import _common
 from fastkeras.cli import _target
-from fastkeras.model import FastModel
 
 
 def add(commands):
@@ -33,10 +36,13 @@ def add(commands):
 def _report(args):
     _common.check_counts(args, "epochs", "batch_size")
     _common.check_folders(args, "json")
+    if args.target.endswith(".json"):
+        return _common.saved(args, measure.Receipt.load)
     against = _common.against(args)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)
-    model = _fast(model)
+    _check_that_it_ends(data)
+    model = as_fast(model)
     model.fit(
         **_arguments(data, args.batch_size),
         epochs=args.epochs,
@@ -59,13 +65,21 @@ def _report(args):
     return _common.DONE
 
 
-def _fast(model):
-    """The model, or one that shares its layers, compiled as it was."""
-    if isinstance(model, FastModel):
-        return model
-    fast = FastModel.from_keras(model)
-    fast.compile_from_config(model.get_compile_config())
-    return fast
+def _check_that_it_ends(data):
+    endless = (
+        hasattr(data, "__next__")
+        or getattr(data, "num_batches", 0) is None
+        or isinstance(data, tf.data.Dataset)
+        and data.cardinality() == tf.data.INFINITE_CARDINALITY
+    )
+    if endless:
+        raise _common.UsageError(
+            checks.message(
+                "The data of TARGET must have an end, at which an epoch ends",
+                f"{type(data).__name__}",
+                "Give arrays, or a Dataset cut with `.take(n)`.",
+            )
+        )
 
 
 def _arguments(data, batch_size):

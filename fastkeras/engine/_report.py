@@ -11,6 +11,13 @@ from fastkeras.engine import _tiers
 from fastkeras.measure import receipt
 from fastkeras.measure import stats
 
+_TIERS = {
+    "graph-step": "one step a call, a graph",
+    "graph-loop": "several steps a call, a loop in a graph",
+    "xla-step": "one step a call, compiled by XLA",
+    "xla-loop": "several steps a call, a loop compiled by XLA",
+}
+
 
 def report(model):
     """Gathers what ran and why.
@@ -30,8 +37,7 @@ def report(model):
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
         },
-        "plan": [repr(f) for f in model.perf.features]
-        + (["Keras itself"] if model.perf.is_keras else []),
+        "plan": [repr(f) for f in model.perf.features] or [_plan(model)],
         "settings": _settings(model),
     }
     for name, runner in (
@@ -67,6 +73,13 @@ def machine():
         "gpus": len(gpus),
         "system": platform.platform(terse=True),
     }
+
+
+def _plan(model):
+    """What runs where there is no feature, in words."""
+    if model.perf.is_keras:
+        return "Keras itself"
+    return "no feature: what Keras computes, run as measured faster"
 
 
 def _settings(model):
@@ -119,13 +132,19 @@ def _jit_reason(model, jit, eager):
 
 def _runner(runner):
     """What ran and why, feed by feed."""
-    feeds = {name: _pilot(pilot) for name, pilot in runner.pilots.items()}
+    feeds = {
+        name: _pilot(pilot, runner.eager)
+        for name, pilot in runner.pilots.items()
+    }
     return {**feeds, **runner.ledger.describe()}
 
 
-def _pilot(pilot):
-    return {
+def _pilot(pilot, is_eager):
+    described = {
         "tier": pilot.tier,
+        "which is": "one operation after the other, called from Python"
+        if is_eager
+        else _TIERS[pilot.tier],
         "time per step": {
             tier: str(stats.summarize(pilot.times(tier)))
             for tier in pilot.tiers
@@ -140,3 +159,4 @@ def _pilot(pilot):
             for tier in pilot.untried
         ],
     }
+    return {k: v for k, v in described.items() if v or k == "choices"}

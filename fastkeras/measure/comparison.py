@@ -4,21 +4,21 @@ Example:
 
 >>> found = compare({"seconds": {"step": 0.004}}, {"seconds": {"step": 0.002}})
 >>> print(found)
-seconds.step: 0.004 -> 0.002 (x0.50)
+seconds.step: 4.00 ms → 2.00 ms (0.50 times)
 """
 
-import json
-import pathlib
 import re
 
-from fastkeras._lib import checks
 from fastkeras.measure.receipt import Receipt
+from fastkeras.measure.stats import summarize
 
 # A time as `Summary` prints it.
 _TIME = re.compile(r"^(-?[\d.]+) (s|ms|µs) \(")
 _UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # Single moments of one run, which have no counterpart in another.
 _LEFT_OUT = {"timeline", "ops"}
+# The sections of a profile that hold seconds.
+_SECONDS = {"seconds", "split", "phases", "metrics"}
 
 
 class Comparison:
@@ -56,10 +56,10 @@ class Comparison:
         return "\n".join(map(self._line, self.changes)) or "no difference"
 
     def _line(self, name):
-        before, after = map(_short, self.changes[name])
+        before, after = (_short(name, v) for v in self.changes[name])
         ratio = self.ratios.get(name)
-        more = "" if ratio is None else f" (x{ratio:.2f})"
-        return f"{name}: {before} -> {after}{more}"
+        more = "" if ratio is None else f" ({ratio:.2f} times)"
+        return f"{name}: {before} → {after}{more}"
 
 
 def compare(first, second):
@@ -88,19 +88,7 @@ def _values(given):
         return given.to_dict()
     if isinstance(given, dict):
         return given
-    try:
-        values = json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
-        values = None
-    if not isinstance(values, dict):
-        raise ValueError(
-            checks.message(
-                "The file must hold a receipt",
-                f"{str(given)!r}",
-                "Give one that `save` wrote.",
-            )
-        )
-    return values
+    return Receipt.load(given).to_dict()
 
 
 def _flat(values, path=()):
@@ -125,5 +113,11 @@ def _number(value):
     return match and float(match[1]) * _UNITS[match[2]]
 
 
-def _short(value):
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _short(name, value):
+    if value is None:
+        return "not there"
+    if not isinstance(value, float):
+        return str(value)
+    if name.partition(".")[0] in _SECONDS:
+        return str(summarize([value])).partition(" (")[0]
+    return f"{value:.4g}"

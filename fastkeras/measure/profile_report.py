@@ -6,8 +6,6 @@ Example:
 {'input': 0.001}
 """
 
-import json
-
 from fastkeras._lib import checks
 from fastkeras.measure import _profile_page
 from fastkeras.measure import _profile_text
@@ -59,17 +57,16 @@ class Profile(Receipt):
         Raises:
             ValueError: If the file holds no profile.
         """
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-        if "split" not in values:
+        found = super().load(path)
+        if "split" not in found.to_dict():
             raise ValueError(
                 checks.message(
                     "The file must hold a profile",
-                    f"{str(path)!r} with {', '.join(values)}",
+                    f"{str(path)!r} with {', '.join(found.to_dict())}",
                     "Give a file that `Profile.save` wrote.",
                 )
             )
-        return cls(values)
+        return found
 
     @property
     def step(self):

@@ -12,6 +12,9 @@ settings
 """
 
 import json
+import pathlib
+
+from fastkeras._lib import checks
 
 
 class Receipt:
@@ -45,6 +48,33 @@ class Receipt:
         """
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.to_json() + "\n")
+
+    @classmethod
+    def load(cls, path):
+        """Reads what `save` wrote.
+
+        Args:
+            path: String or `pathlib.Path`.
+
+        Returns:
+            A receipt.
+
+        Raises:
+            ValueError: If the file holds none.
+        """
+        try:
+            values = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise ValueError(
+                checks.message(
+                    "The file must hold a receipt",
+                    f"{str(path)!r}",
+                    "Give one that `save` wrote.",
+                )
+            )
+        return cls(values)
 
     def __getitem__(self, key):
         return self._values[key]

@@ -82,3 +82,20 @@ def test_one_of():
     assert str(caught.value) == (
         "`remainder` must be one of 'flush', 'drop'. Received: remainder=3."
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wrong\nmore", "wrong"),
+        ("in user code:\n  File x\n\n  wrong", "wrong"),
+        (
+            "Exception encountered when calling A.call().\n\n\x1b[1mwrong"
+            "\x1b[0m\n\nArguments received by A.call():\n  • x=1",
+            "wrong",
+        ),
+        ("", "ValueError"),
+    ],
+)
+def test_the_gist_of_an_error_is_the_line_that_says_what_is_wrong(text, said):
+    assert checks.gist(ValueError(text)) == said

@@ -56,5 +56,5 @@ def test_a_wrong_call_is_one_line(arguments, code, words, capsys):
 
 
 def test_a_batch_of_no_rows_is_refused(target, capsys):
-    assert main(["advise", target(False), "--batch-size", "0"]) == 1
+    assert main(["advise", target(False), "--batch-size", "0"]) == 2
     assert "`batch_size` must be >= 1" in capsys.readouterr().err

@@ -18,6 +18,15 @@ def make():
     model.compile("sgd", "mse", metrics=["mae"])
     return model, (np.ones((64, 4)), np.ones((64, 1)))
 
+def lambdas():
+    model, data = make()
+    model.compile("sgd", lambda y, p: (y - p) ** 2)
+    return model, data
+
+def endless():
+    model, (x, y) = make()
+    return model, iter([(x, y)])
+
 def broken():
     raise RuntimeError("No disk.\\nMore words.")
 """
@@ -44,6 +53,26 @@ def test_a_profile_is_printed_written_and_compared(file, capsys):
     assert "against a.json" in out and "seconds.step: " in out
 
 
+def test_two_files_are_compared_and_nothing_is_run(file, capsys):
+    for name, plan in (("a", "none"), ("b", "Accumulate(2)")):
+        measure.Receipt({"plan": plan}).save(f"{name}.json")
+    assert cli.main(["report", "b.json"]) == 0
+    assert capsys.readouterr().out == "plan: Accumulate(2)\n"
+    assert cli.main(["report", "b.json", "--against", "a.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "plan: none → Accumulate(2)" in out and not err
+    # A receipt is no profile.
+    assert cli.main(["profile", "b.json"]) == 2
+    assert "must hold a profile" in capsys.readouterr().err
+
+
+def test_a_model_of_a_lambda_is_reported_and_xla_was_not_ruled_out(
+    file, capsys
+):
+    assert cli.main(["report", f"{file}:lambdas", "--epochs", "1"]) == 0
+    assert "jit: requested auto" in capsys.readouterr().out
+
+
 def test_a_report_trains_and_prints_the_receipt(file, capsys):
     command = ["report", f"{file}:make", "--epochs", "2", "--json", "a.json"]
     assert cli.main(command) == 0
@@ -53,7 +82,7 @@ def test_a_report_trains_and_prints_the_receipt(file, capsys):
     assert receipt["settings"]["run_eagerly"]["effective"] is False
     assert str(measure.Receipt(receipt)) in out
     assert cli.main([*command, "--against", "a.json"]) == 0
-    assert "against a.json\n" in capsys.readouterr().out
+    assert "against a.json (before → now)\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -64,6 +93,10 @@ def test_a_report_trains_and_prints_the_receipt(file, capsys):
         (["profile", "job.py:make", "--html", "no/a"], 2, "of `--html` must"),
         (["report", "job.py:make", "--against", "b"], 2, "`--json` wrote"),
         (["report", "job.py:make", "--epochs", "x"], 2, "invalid int"),
+        (["profile", "job.py:make", "--plot", "a.xyz"], 2, "ending of a"),
+        (["bench", "--suite", "tech"], 2, "'techniques'"),
+        (["report", "job.py:endless"], 2, "must have an end"),
+        (["report", "none.json"], 2, "ends in .json must be one"),
         (["report", "job.py:broken"], 1, "RuntimeError: No disk."),
         (["profile"], 2, "TARGET"),
     ],

@@ -85,7 +85,7 @@ def test_predict_is_in_the_report():
     for _ in range(3):
         model.predict(X, batch_size=2, verbose=0)
     section = model.perf_report()["predict_step"]
-    assert section["traces"]["one batch"] == 1
+    assert section["traces"]["graph-step"] == 1
     assert section["time per batch"]
 
 
@@ -106,3 +106,19 @@ def test_a_tier_that_was_not_tried_is_said_to_be_so():
         f"{tier} not tried: the time ahead did not pay for compiling it"
         for tier in ("graph-loop", "xla-loop")
     ]
+
+
+def test_a_plan_without_features_and_a_tier_are_told_in_words():
+    model = compiled()
+    model.fit(X, X[:, :1], batch_size=20, verbose=0)
+    found = model.perf_report()
+    assert found["plan"] == [
+        "no feature: what Keras computes, run as measured faster"
+    ]
+    feed = found["train_step"]["resident"]
+    assert feed["which is"] == "one step a call, a graph"
+    assert all(feed.values())
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(X, X[:, :1], batch_size=20, verbose=0)
+    feed = model.perf_report()["train_step"]["resident"]
+    assert "called from Python" in feed["which is"]

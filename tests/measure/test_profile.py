@@ -324,7 +324,7 @@ def test_profiles_and_receipts_are_compared_by_value_or_file(tmp_path):
     found = first.compare(second)
     assert found.ratios == {"seconds.step": 0.5}
     assert str(measure.compare(tmp_path / "a.json", second)) == str(found)
-    assert str(found) == "seconds.step: 0.004 -> 0.002 (x0.50)"
+    assert str(found) == "seconds.step: 4.00 ms → 2.00 ms (0.50 times)"
     assert str(measure.compare(first, first)) == "no difference"
 
 
@@ -336,6 +336,7 @@ def test_times_in_words_are_compared_as_times():
     assert found.ratios == {"t": pytest.approx(0.25)}
     assert found.changes["plan"] == ("auto", None)
     assert found.changes["more"] == (None, True)
+    assert "more: not there → True" in str(found)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
