@@ -94,7 +94,7 @@ def _halves(number):
 def _keras_uniform(
     shape, seed, minval=0, maxval=None, dtype=tf.float32, **other
 ):
-    if not _is_on() or tf.as_dtype(dtype) not in _BITS:
+    if not is_on() or tf.as_dtype(dtype) not in _BITS:
         return tf.random.stateless_uniform(
             shape, seed, minval, maxval, dtype, **other
         )
@@ -102,7 +102,7 @@ def _keras_uniform(
 
 
 def _keras_dropout(x, rate, seed, noise_shape=None, **other):
-    if not _is_on() or x.dtype not in _BITS:
+    if not is_on() or x.dtype not in _BITS:
         return tf.nn.experimental.stateless_dropout(
             x, rate, seed, noise_shape=noise_shape, **other
         )
@@ -113,14 +113,15 @@ def _keras_dropout(x, rate, seed, noise_shape=None, **other):
 
 def _by_philox(function):
     def call(*args, **kwargs):
-        if _is_on():
+        if is_on():
             kwargs.setdefault("alg", "philox")
         return function(*args, **kwargs)
 
     return call
 
 
-def _is_on():
+def is_on():
+    """Whether a function for XLA is being traced in this thread."""
     return getattr(_local, "on", False)
 
 
@@ -153,7 +154,7 @@ def _install():
 @contextlib.contextmanager
 def philox(on=True):
     """While open, Keras traced by this thread draws by Philox."""
-    before = _is_on()
+    before = is_on()
     _local.on = on
     try:
         yield

@@ -3,7 +3,6 @@
 import numpy as np
 import tensorflow as tf
 
-from fastkeras.callbacks._replay import again
 from fastkeras.perf import _gradients
 
 #: Operations that hand on what others made.
@@ -20,15 +19,15 @@ class Forward:
         # The first update with a bad forward pass, its first operation.
         self._first = variable(tf.constant([0, -1], tf.int64))
 
-    def note(self, operations, bad, step):
+    def note(self, operations, output, bad, step):
         """Notes, at an update, which units live, and what turned first.
 
         Args:
             operations: List of the operations so far in the outer graph.
+            output: Function of a tensor of theirs to that of this graph.
             bad: Scalar bool tensor, whether the update is not finite.
             step: Scalar int64 tensor, the number of the update.
         """
-        output = again(operations)
         self._note_alive(operations, output)
         looked = [
             o
@@ -41,7 +40,7 @@ class Forward:
         # Each tier traces the step, and may number its operations otherwise.
         self._names += [(o.name, o.type) for o in looked]
         finite = tf.math.is_finite(
-            tf.stack([check_sum(output(o)) for o in looked])
+            tf.stack([check_sum(output(o.outputs[0])) for o in looked])
         )
         number = tf.where(
             tf.reduce_all(finite),
@@ -65,7 +64,9 @@ class Forward:
             with tf.init_scope():
                 zeros = tf.zeros([sum(width for _, width in key)])
                 self._alive[key] = variable(zeros)
-        tops = [_largest(output(o)) for o in relus if o.name in dict(key)]
+        tops = [
+            _largest(output(o.outputs[0])) for o in relus if o.name in dict(key)
+        ]
         seen = self._alive[key]
         seen.assign(tf.maximum(seen, tf.concat(tops, 0)))
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from fastkeras._lib import philox
 from fastkeras.callbacks._forward import Forward
 from fastkeras.callbacks._forward import check_sum
 from fastkeras.callbacks._forward import check_vector
 from fastkeras.callbacks._forward import variable as new_variable
+from fastkeras.callbacks._replay import again
 from fastkeras.callbacks._unless import unless
 from fastkeras.perf import _gradients
 from fastkeras.perf._feature import Feature
@@ -92,7 +94,7 @@ class Probe(Feature):
             unless(
                 tf.logical_and(finite, self._is_idle(self._step + 1)),
                 lambda: self.forward.note(
-                    operations, ~finite, self._steps() + 1
+                    operations, again(operations), ~finite, self._steps() + 1
                 ),
             )
         return loss
@@ -103,12 +105,17 @@ class Probe(Feature):
         finite = self._is_finite(gradients, bool(operations))
         step = self._step.assign_add(1)
         if self._every == 1:
-            self._note(gradients, operations, ~finite)
-        else:
-            unless(
-                tf.logical_and(finite, self._is_idle(step)),
-                lambda: self._note(gradients, operations, ~finite),
-            )
+            self._note(gradients, operations, _same, ~finite)
+            return gradients
+
+        # XLA keeps little for a branch, and compiles each operation twice.
+        copied = self._made_so_far() if operations else []
+        if philox.is_on():
+            copied = operations
+        unless(
+            tf.logical_and(finite, self._is_idle(step)),
+            lambda: self._note(gradients, operations, again(copied), ~finite),
+        )
         return gradients
 
     # In the graph.
@@ -148,12 +155,13 @@ class Probe(Feature):
         parts = [check_vector(g) for _, g in smallest.values()]
         total = tf.reduce_sum(tf.concat(parts, 0))
         if with_loss:
-            total += check_sum(self._loss)
+            total += tf.cast(self._loss, tf.float32)
         return tf.math.is_finite(total)
 
-    def _note(self, gradients, operations, bad):
+    def _note(self, gradients, operations, output, bad):
         if operations:
-            self.forward.note(operations, bad, self._steps())
+            self.forward.note(operations, output, bad, self._steps())
+        gradients = _gradients.map_values(output, gradients)
         norms = self._by_layer([_square_norm(g) for g in gradients])
         fine = tf.reduce_all(tf.math.is_finite(norms))
         self._add_sample(0, norms, fine)
@@ -257,6 +265,10 @@ def _means(figures):
     half = len(values) // 2
     pairs = zip(values[:half], values[half:], strict=True)
     return [(total / count, top) for total, top in pairs] if count else []
+
+
+def _same(tensor):
+    return tensor
 
 
 def _flat(variables):

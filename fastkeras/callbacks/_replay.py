@@ -1,9 +1,9 @@
 """Operations of a graph, run once more inside a branch of it.
 
-A branch that is given what the forward pass computes keeps all of it alive,
-unfused and never overwritten, in each step: 0.65 us for each of 40 small
-operations. Given what it was computed from, the branch costs 0.1 us each, and
-computes it again where it is taken.
+A branch that is given what a step computes keeps all of it alive, unfused and
+never overwritten, in each step: 0.65 us for each of 40 small operations, 2 us
+for each gradient. A branch that is given the variables and the data costs
+next to nothing until it is taken, and computes the rest again.
 """
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ def again(operations):
         operations: List of operations of an outer graph, in their order.
 
     Returns:
-        Function of an operation to its first output in this graph.
+        Function of a tensor of the outer graph to the same in this one.
     """
     graph = tf.compat.v1.get_default_graph()
     made = {}
@@ -34,7 +34,7 @@ def again(operations):
         )
         pairs = zip(o.outputs, copy.outputs, strict=True)
         made.update((old.ref(), new) for old, new in pairs)
-    return lambda o: made.get(o.outputs[0].ref(), o.outputs[0])
+    return lambda tensor: made.get(tensor.ref(), tensor)
 
 
 def _is_pure(operation):
