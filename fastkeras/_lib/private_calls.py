@@ -108,3 +108,11 @@ def replace_run(functional, run):
 def output_structure(functional):
     """The nested structure of symbols that a functional model returns."""
     return functional._outputs_struct
+
+
+def scope_mode(layer):
+    """The mode of the `keras.RematScope` a layer was made in, or None.
+
+    A layer keeps the scope it was made in, and no public name tells it.
+    """
+    return layer._remat_mode and layer._remat_mode.mode

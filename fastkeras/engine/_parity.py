@@ -1,4 +1,4 @@
-"""Whether a tier computes what the graph computes."""
+"""Whether a tier computes what the graph computes, in as little memory."""
 
 import tensorflow as tf
 
@@ -13,6 +13,12 @@ ROUNDING = 1e-5
 NOISE = 10.0
 #: How far apart the weights are then, as a share: two units in the last place.
 _NUDGE = 2.0**-22
+#: The memory of a step as a multiple of the graph's, where a feature is there
+#: to save it: more says that the compiler keeps what was to be dropped.
+MEMORY = 1.5
+#: Bytes of the graph below which nothing is said: on a CPU, small tensors are
+#: not counted.
+_LITTLE = 2**22
 
 
 def parting(model, tier, reference):
@@ -29,12 +35,15 @@ def parting(model, tier, reference):
         reference: Function that runs the same step in the graph.
 
     Returns:
-        String that names the variable whose update differs, or None.
+        String that names the variable whose update differs, or says how much
+        more memory the tier takes where a feature is to save it; or None.
     """
     variables = [v.value for v in of_step(model)]
     before = [tf.identity(v) for v in variables]
     # Variables are told apart by identity: they can't be compared.
     weights = {id(v.value) for v in model.trainable_variables}
+    saves = any(f.saves_memory for f in model.perf.features)
+    peaks = []
 
     def updates(step, nudge=0.0):
         start = before
@@ -44,7 +53,10 @@ def parting(model, tier, reference):
                 for v, b in zip(variables, before, strict=True)
             ]
         _assign(variables, start)
-        step()
+        if saves:
+            peaks.append(_peak(step))
+        else:
+            step()
         return [
             v - s if v.dtype.is_floating else None
             for v, s in zip(variables, start, strict=True)
@@ -59,7 +71,35 @@ def parting(model, tier, reference):
     for variable, old, *changes in rows:
         if variable.dtype.is_floating and bool(_differ(old, *changes)):
             return f"its update of {variable.name!r} differs from the graph's"
-    return None
+    return _excess(peaks)
+
+
+def _peak(step):
+    """Bytes that a step takes at most; None where the device counts none."""
+    kinds = {d.device_type for d in tf.config.list_logical_devices()}
+    device = "GPU:0" if "GPU" in kinds else "CPU:0"
+    statistics = tf.config.experimental
+    try:
+        statistics.reset_memory_stats(device)
+        held = statistics.get_memory_info(device)["current"]
+    except ValueError:
+        step()
+        return None
+    step()
+    return statistics.get_memory_info(device)["peak"] - held
+
+
+def _excess(peaks):
+    """Says how much more memory a tier takes than the graph, or None."""
+    if not peaks or None in peaks:
+        return None
+    tier, graph = peaks[:2]
+    if graph < _LITTLE or tier <= MEMORY * graph:
+        return None
+    return (
+        f"a step takes {tier / 1e6:.0f} MB in it and {graph / 1e6:.0f} in the "
+        "graph: what is to be computed again is kept"
+    )
 
 
 def _assign(variables, values):

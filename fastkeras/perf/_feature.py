@@ -124,6 +124,8 @@ class Feature:
     keeps_remainder: ClassVar[bool] = True
     #: Whether a step that runs out of memory can be run again with less.
     shrinks: ClassVar[bool] = False
+    #: Whether it is there so that a step takes less memory than without it.
+    saves_memory: ClassVar[bool] = False
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""

@@ -78,6 +78,7 @@ class Rematerialize(Feature):
     budget_bytes: int | None = None
 
     stage: ClassVar[Stage] = Stage.FORWARD
+    saves_memory: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.layers is not None:
@@ -104,6 +105,7 @@ class Rematerialize(Feature):
             )
 
     def check(self, model, optimizer):
+        _check_scopes(model)
         if self.layers is not None:
             for entry in self.layers:
                 _check_entry(entry, model)
@@ -207,6 +209,24 @@ def _check_entry(entry, model):
             + "Build a model that makes its layers late before you compile it.",
         )
     )
+
+
+def _check_scopes(model):
+    found = {
+        layer.name: private_calls.scope_mode(layer)
+        for layer in _candidates(model)
+        if private_calls.scope_mode(layer) is not None
+    }
+    if found:
+        raise ValueError(
+            checks.message(
+                "Either `Rematerialize` or `keras.RematScope` chooses what is "
+                "computed again",
+                f"layers made in a scope, and its mode: {found}",
+                "Make the layers outside of `keras.RematScope`, or leave "
+                "Rematerialize out of `perf`.",
+            )
+        )
 
 
 def _install_block(layer):

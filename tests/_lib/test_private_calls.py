@@ -108,3 +108,13 @@ def test_the_graph_of_a_model(model):
     built = keras.Sequential([keras.Input((1,)), keras.layers.ReLU()])
     assert len(private_calls.graph_of_layers(built).layers) == 2
     assert private_calls.graph_of_layers(keras.Sequential()) is None
+
+
+def test_the_scope_a_layer_was_made_in():
+    with keras.RematScope("larger_than"):
+        made = keras.layers.ReLU()
+        with keras.RematScope(None):
+            off = keras.layers.ReLU()
+    assert private_calls.scope_mode(made) == "larger_than"
+    assert private_calls.scope_mode(off) is None
+    assert private_calls.scope_mode(keras.layers.ReLU()) is None

@@ -1,6 +1,7 @@
 """Recomputed blocks: the same numbers in each tier, for each kind of layer."""
 
 import gc
+import re
 import weakref
 
 import keras
@@ -10,7 +11,10 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import perf
+from fastkeras.engine import _parity
+from fastkeras.engine import _tiers
 from fastkeras.perf import Rematerialize
+from fastkeras.perf import _recompute
 from fastkeras.perf import _segments
 from tests.perf import _peak
 from tests.perf import _tools
@@ -440,6 +444,17 @@ def test_bad_arguments():
         compiled(plain_blocks, Rematerialize("blok_1"))
 
 
+def test_a_scope_of_keras_beside_it_is_refused():
+    inputs = keras.Input((WIDTH,))
+    with keras.RematScope("full"):
+        x = dense(name="scoped")(inputs)
+    model = fk.FastModel(inputs, keras.layers.Dense(1)(x))
+    for feature in FEATURES["sqrt"], Rematerialize("dense*"):
+        with pytest.raises(ValueError, match="and its mode: {'scoped': 'full'"):
+            model.compile("sgd", "mse", perf=feature)
+    model.compile("sgd", "mse")
+
+
 def test_a_model_without_a_graph_is_refused():
     model = Owner()
     with pytest.raises(ValueError, match="Segments are chosen in a functional"):
@@ -512,6 +527,61 @@ def test_a_call_that_differs_the_second_time_is_refused(call, operation, eager):
     model.compile("sgd", "mse", perf=Rematerialize("odd"), run_eagerly=eager)
     with pytest.raises(ValueError, match=f"the layer 'odd', .*{operation}"):
         fit(model)
+
+
+# A tier whose compiler merges both runs of a block.
+
+
+@pytest.mark.parametrize("feature", [FEATURES["sqrt"], "auto"])
+def test_a_tier_that_keeps_more_is_found(feature):
+    model = compiled(plain_blocks, feature, jit_compile=False)
+    fit(model)
+
+    def step(size):
+        return lambda: tf.zeros([size]) + 1
+
+    more, less, least = step(20_000_000), step(2_000_000), step(1000)
+    said = _parity.parting(model, more, less)
+    # The control: without the feature memory is no reason.
+    assert (said is None) == (feature == "auto")
+    assert said is None or "what is to be computed again is kept" in said
+    assert _parity.parting(model, less, more) is None
+    # Too small to be counted.
+    assert _parity.parting(model, more, least) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_compiler_that_merges_is_refused(merged, monkeypatch):
+    def unguard(epoch, logs):
+        """Once the graph is traced: the control, nothing holds XLA back."""
+        if merged:
+            monkeypatch.setattr(_recompute, "_after", lambda tensor, _: tensor)
+
+    monkeypatch.setattr("fastkeras.engine._pilot.FREE", 1e9)
+    monkeypatch.setattr(
+        _tiers, "available", lambda *_: (["graph-step", "xla-loop"], [])
+    )
+    x = inputs = keras.Input((32,))
+    for _ in range(16):
+        x = keras.layers.Dense(32, "tanh")(x)
+    model = fk.FastModel(inputs, x)
+    pinned = perf.Execution(cache=False, steps_per_launch=1)
+    model.compile("sgd", "mse", perf=[Rematerialize(), pinned])
+    x = np.ones((8192, 32), "float32")
+    model.fit(
+        x,
+        x,
+        batch_size=8192,
+        epochs=6,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=unguard)],
+    )
+    choices = model.perf_report()["train_step"]["resident"]["choices"]
+    reason = "xla-loop left out: a step takes .* computed again is kept"
+    assert merged == any(re.match(reason, choice) for choice in choices)
+    # It was compiled in any case.
+    assert "xla-loop" in model.train_function.pilots["resident"].cost
 
 
 # The saving, in a process of its own.
