@@ -111,10 +111,8 @@ class Side:
         class Timer(keras.callbacks.Callback):
             """Leaves out what `fit` does before its first epoch."""
 
-            begin = None
-
-            def on_epoch_begin(self, epoch, logs=None):
-                self.begin = clock.now() if self.begin is None else self.begin
+            def on_train_begin(self, logs=None):
+                self.begin = clock.now()
 
             def on_epoch_end(self, epoch, logs=None):
                 self.end = clock.now()

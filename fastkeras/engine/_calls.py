@@ -4,11 +4,13 @@ import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras.engine import _launch
+from fastkeras.engine import _tiers
 from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._refusals import annotate
 from fastkeras.engine._retry import within_memory
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
+from fastkeras.perf import _sums
 
 
 class Calls:
@@ -24,7 +26,7 @@ class Calls:
         self.model = model
         self._name = name
         self._strategy = model.distribute_strategy
-        self._step = getattr(model, name)
+        self._step = _step(model, name)
         self._eager = eager
         self._functions = {}
         self._signature = signature_of(model, name)
@@ -82,36 +84,35 @@ class Calls:
         return function
 
     @within_memory
-    def row(self, tier, feed, start):
-        """Runs one step of a resident feed."""
+    def row(self, tier, feed, start, due=False):
+        """Runs one step of a resident feed.
+
+        Args:
+            tier: String.
+            feed: `Resident`.
+            start: Integer, the first batch.
+            due: Bool, whether the metrics are reset before.
+        """
         key = f"{tier}, resident"
-        return self._gathers(key, _launch.rows_function, tier, feed, start)
+        return self._gathers(key, _launch.rows_function, tier, feed, due, start)
 
     @within_memory
-    def loop(self, tier, feed, start, updates):
-        """Runs steps of a resident feed in one call."""
-        return self._gathers(
-            loop_key(tier, feed),
-            _launch.loop_function,
-            tier,
-            feed,
-            start,
-            updates,
-        )
+    def loop(self, tier, feed, start, updates, due=False):
+        """Runs steps of a resident feed in one call; see `row`."""
+        key = loop_key(tier, feed)
+        numbers = (due, start, updates)
+        return self._gathers(key, _launch.loop_function, tier, feed, *numbers)
 
     def _gathers(self, key, make, tier, feed, *numbers):
         """Calls a function that gathers its rows by the permutation."""
         jit = tier.startswith("xla")
-        function = self._made(key, make, self._step, self.window, jit)
-        return self._call(
+        function = self._made(
             key,
-            function,
-            jit,
-            feed.data,
-            feed.order,
-            *map(tf.constant, numbers),
-            feed.batch_size,
+            lambda: _launch.TraceOfFeed(
+                make(self._step, self._reset, self.window, jit)
+            ),
         )
+        return self._call(key, function, jit, feed, *map(tf.constant, numbers))
 
     def trace_pulls(self, tier, feed):
         """Traces the loop over a stream, apart from running it."""
@@ -148,6 +149,11 @@ class Calls:
         )
         return int(done), logs
 
+    def _reset(self):
+        """Resets the metrics, where that can be a part of a launch."""
+        if private.metrics_are_plain(self.model):
+            self.model.reset_metrics()
+
     def _made(self, key, make, *args, **kwargs):
         if key not in self._functions:
             self._functions[key] = make(*args, **kwargs)
@@ -161,6 +167,18 @@ class Calls:
             if jit:
                 annotate(error, self.model)
             raise
+
+
+def _step(model, name):
+    """The step, whose parts an XLA loop would walk too slowly unrolled."""
+    step = getattr(model, name)
+
+    def unrolled(data):
+        slow = model.jit_compile and _tiers.xla_loops_are_slow(model)
+        with _sums.unrolled(slow):
+            return step(data)
+
+    return unrolled
 
 
 def loop_key(tier, feed):

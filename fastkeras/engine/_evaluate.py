@@ -8,6 +8,7 @@ from fastkeras.engine._loop import warn_of_changes
 from fastkeras.engine._metrics import keeps_metrics
 from fastkeras.engine._metrics import warn_not_finite
 from fastkeras.engine._options import check_counts
+from fastkeras.engine._tiers import is_blind
 
 
 @keeps_metrics
@@ -51,7 +52,8 @@ def evaluate(
 def _batches(model, feed, callbacks, passes):
     """Runs every batch; returns the logs of the last launch."""
     model.make_test_function()
-    model.test_function.reset_metrics()
+    seen = not all(map(is_blind, callbacks.callbacks))
+    model.test_function.reset_metrics(feed, seen)
     # Every validation sees the same batches, also of endless data.
     feed.rewind()
     feed.begin()
@@ -66,6 +68,7 @@ def _batches(model, feed, callbacks, passes):
             tier, steps = runner.next(feed, ahead, model.stop_evaluating)
             launch = feed.take(steps, 1, True)
             if launch is None:
+                runner.reset_if_due()
                 break
             callbacks.on_test_batch_begin(done)
             logs = runner.run(feed, launch, tier)

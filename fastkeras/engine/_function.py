@@ -5,6 +5,7 @@ import time
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras._lib import private_measure
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _cache
 from fastkeras.engine import _launch
@@ -44,7 +45,10 @@ class StepFunction:
         self._name = name
         self._checked = False
         self._keys = {}
+        self._plain = None
         self._reset = None
+        self._due = False
+        self._profiled = False
         self.pilots = {}
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
         self.fixed = _tiers.fixed_step(model)
@@ -96,7 +100,9 @@ class StepFunction:
         """Runs a launch; returns the logs of its last step."""
         start = time.perf_counter()
         if tier in LOOPS and isinstance(launch, Rows):
-            logs = self._calls.loop(tier, feed, launch.start, launch.updates)
+            logs = self._calls.loop(
+                tier, feed, launch.start, launch.updates, self._take_due()
+            )
         elif tier in LOOPS and launch.asked:
             tier, logs = self._pulls(tier, feed, launch)
         else:
@@ -114,6 +120,7 @@ class StepFunction:
     def _note(self, feed, tier, updates, seconds):
         pilot = self.pilot(feed)
         compared = pilot.note(tier, updates, seconds)
+        self._profiled |= private_measure.is_profiled()
         if len(pilot.tiers) == 1 or not self._model.perf.execution.cache:
             return
         if feed.name not in self._keys:
@@ -121,11 +128,13 @@ class StepFunction:
             key = _cache.signature(self._model, self._name, feed)
             self._keys[feed.name] = key
             pilot.known = _cache.load(key)
-        if compared:
+        if compared and not self._profiled:
             figures = {
                 t: (s, pilot.cost.get(t, 0)) for t, s in compared.items()
             }
             _cache.save(self._keys[feed.name], figures)
+        # What a profiler slows down is compared, but tells later runs nothing.
+        self._profiled &= not compared
 
     def _steps(self, tier, feed, launch):
         """Runs a launch step by step."""
@@ -133,8 +142,9 @@ class StepFunction:
         if isinstance(launch, Rows) and not self._calls.takes_batches:
             end = launch.start + launch.batches
             for k in range(launch.start, end, window):
-                logs = self._calls.row(tier, feed, k)
+                logs = self._calls.row(tier, feed, k, self._take_due())
             return logs
+        self.reset_if_due()
         if isinstance(launch, Rows):
             data = feed.batches(launch, window)
         else:
@@ -233,16 +243,43 @@ class StepFunction:
         factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
         return factor * min(traces)
 
-    def reset_metrics(self):
-        """Resets the metrics in one call, once they are built."""
-        model = self._model
+    def reset_metrics(self, feed, seen):
+        """Resets the metrics, or has the next launch do it: a call less.
+
+        Args:
+            feed: The feed.
+            seen: Bool, whether something may look at them before the launch.
+        """
+        self._due = (
+            self._resets_plainly()
+            and isinstance(feed, Resident)
+            and not (seen or self._calls.takes_batches)
+        )
+        if not self._due:
+            self._reset_now()
+
+    def reset_if_due(self):
+        """Resets the metrics if no launch has done it."""
+        if self._take_due():
+            self._reset_now()
+
+    def _take_due(self):
+        due, self._due = self._due, False
+        return due
+
+    def _resets_plainly(self):
+        """Whether a reset only assigns variables, all of which are there."""
+        if self._plain is None and private.metrics_are_built(self._model):
+            plain = private.metrics_are_plain(self._model)
+            self._plain = plain and not self.eager
+        return bool(self._plain)
+
+    def _reset_now(self):
+        if not self._resets_plainly():
+            return self._model.reset_metrics()
         if self._reset is None:
-            self._reset = False
-            if not self.eager and private.metrics_are_plain(model):
-                self._reset = _launch.quiet(model.reset_metrics)
-        elif self._reset:
-            return self._reset()
-        return model.reset_metrics()
+            self._reset = _launch.quiet(self._model.reset_metrics)
+        return self._reset()
 
     def _check_features(self):
         model = self._model

@@ -5,6 +5,7 @@ Tiers: `graph-step` and `xla-step` run one step in a call; `graph-loop` and
 so that it can change without a new trace.
 """
 
+import weakref
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -101,6 +102,33 @@ def quiet(function, **options):
     )
 
 
+class TraceOfFeed:
+    """A function of resident data, called by its trace for a feed.
+
+    To look for the trace takes a `tf.function` as long as a small step.
+
+    Args:
+        function: `tf.function` of data, permutation, further tensors, and rows
+            of a batch.
+    """
+
+    def __init__(self, function):
+        self._function = function
+        self._traces = weakref.WeakKeyDictionary()
+
+    def __call__(self, feed, *tensors):
+        arguments = (feed.data, feed.order, *tensors, feed.batch_size)
+        trace = self._traces.get(feed)
+        if trace is None:
+            trace = self._function.get_concrete_function(*arguments)
+            self._traces[feed] = trace
+        return trace(*arguments)
+
+    def experimental_get_tracing_count(self):
+        """How often the function was traced, as of a `tf.function`."""
+        return self._function.experimental_get_tracing_count()
+
+
 def one_step(strategy, step, data, jit=False):
     """Runs a step on every replica and reduces its logs."""
     with philox(jit):
@@ -122,49 +150,56 @@ def _batch(data, order, first, size):
     return take(data, rows, first)
 
 
-def rows_function(step, window, jit):
+def rows_function(step, reset, window, jit):
     """Compiles one step on resident data.
 
     Args:
         step: Function of one batch (or window) to a dict of logs.
+        reset: Function that resets the metrics.
         window: Integer, batches in an update.
         jit: Bool, whether XLA compiles the step.
 
     Returns:
-        A `tf.function` of data, permutation, first batch (scalar int32
-        tensor) and rows of a batch (integer); it returns the logs.
+        A `tf.function` of data, permutation, whether the metrics are reset
+        before (scalar bool tensor), first batch (scalar int32 tensor) and
+        rows of a batch (integer); it returns the logs.
     """
 
     def compute(data):
         with philox(jit):
             return step(data)
 
-    if jit:
-        # Rows are gathered outside: see `loop_function`.
-        compute = quiet(compute, jit_compile=True)
+    # With XLA, rows are gathered outside: see `loop_function`.
+    compute = quiet(compute, jit_compile=jit)
 
-    def launch(data, order, start, batch_size):
+    def launch(data, order, due, start, batch_size):
         batches = tuple(
             _batch(data, order, (start + k) * batch_size, batch_size)
             for k in range(window)
         )
-        return compute(Window(batches) if window > 1 else batches[0])
+        batch = Window(batches) if window > 1 else batches[0]
+        # Traced first: it may make the metrics that are reset before it.
+        compute.get_concrete_function(batch)
+        tf.cond(due, reset, lambda: None)
+        return compute(batch)
 
     return quiet(launch)
 
 
-def loop_function(step, window, jit):
+def loop_function(step, reset, window, jit):
     """Compiles a loop of N steps over resident data.
 
     Args:
         step: Function of one batch (or window) to a dict of logs.
+        reset: Function that resets the metrics.
         window: Integer, batches in an update.
         jit: Bool, whether XLA compiles the loop.
 
     Returns:
-        A `tf.function` of data, permutation, first batch and N (scalar int32
-        tensors), and rows of a batch (integer); it returns the logs of the
-        last step. With N = 0 it compiles and touches nothing.
+        A `tf.function` of data, permutation, whether the metrics are reset
+        before (scalar bool tensor), first batch and N (scalar int32 tensors),
+        and rows of a batch (integer); it returns the logs of the last step.
+        With N = 0 it compiles and touches nothing.
     """
 
     def loop(data, order, count, batch_size):
@@ -192,12 +227,14 @@ def loop_function(step, window, jit):
 
     compiled = quiet(loop, jit_compile=jit)
 
-    def launch(data, order, start, count, batch_size):
+    def launch(data, order, due, start, count, batch_size):
         # Rolled out here: XLA takes `start` for a constant in some models (an
         # LSTM), and would compile the loop again for each new value.
         first = start * batch_size
-        order = tf.roll(order, -first, 0)
-        return compiled(skip(data, first), order, count, batch_size)
+        args = (skip(data, first), tf.roll(order, -first, 0), count, batch_size)
+        compiled.get_concrete_function(*args)
+        tf.cond(due, reset, lambda: None)
+        return compiled(*args)
 
     return quiet(launch)
 

@@ -17,6 +17,7 @@ from fastkeras.engine._options import check_counts
 from fastkeras.engine._options import check_unrolled
 from fastkeras.engine._options import limited
 from fastkeras.engine._place import Place
+from fastkeras.engine._tiers import is_blind
 from fastkeras.engine._tiers import is_lazy
 from fastkeras.perf._plan import check_optimizer
 
@@ -138,7 +139,8 @@ def callback_list(model, callbacks, verbose, epochs, feed, add_history=False):
 def _train_epoch(model, place, epochs):
     """Runs one epoch, or the rest of it; returns its logs."""
     feed, callbacks, epoch = place.feed, place.callbacks, place.epoch
-    _runner(model).reset_metrics()
+    seen = feed.is_kept or not all(map(is_blind, callbacks.callbacks))
+    _runner(model).reset_metrics(feed, seen)
     callbacks.on_epoch_begin(epoch)
     plan = model.perf
     every_batch = not all(map(is_lazy, callbacks.callbacks))
@@ -156,6 +158,7 @@ def _train_epoch(model, place, epochs):
             tier, updates = runner.next(feed, ahead, one)
             launch = feed.take(updates, plan.window, plan.keeps_remainder)
             if launch is None:
+                runner.reset_if_due()
                 break
             callbacks.on_train_batch_begin(place.done)
             with model.epoch_times.span("steps"):

@@ -35,7 +35,7 @@ def available(model, name, feed):
 
     Args:
         model: The model.
-        name: String, `"train_step"` or `"test_step"`.
+        name: String, `"train_step"`, `"test_step"` or `"predict_step"`.
         feed: The feed.
 
     Returns:
@@ -57,7 +57,9 @@ def available(model, name, feed):
                 reasons.append(f"XLA left out: {exchange}")
             return [step], reasons
     tiers = [step, f"{family}-loop"]
-    if name == "test_step" and resident and feed.full > 1:
+    if name != "predict_step" and (pinned_steps(model) or 1) > 1:
+        tiers.remove(step)
+    elif name == "test_step" and resident and feed.full > 1:
         tiers.reverse()
     reasons = []
     if family == "graph" and model.requested_jit == "auto":
@@ -66,7 +68,7 @@ def available(model, name, feed):
             tiers.append("xla-loop")
         else:
             reasons.append(f"XLA left out: {reason}")
-    if family == "xla" and has_convolution(model) and not _has_gpu():
+    if family == "xla" and xla_loops_are_slow(model):
         tiers = [step]
         reasons.append(
             "xla-loop left out: on a CPU, XLA runs a convolution in a loop "
@@ -105,7 +107,7 @@ def xla_refusal(model):
         if names:
             return f"layers {names} have supports_jit=False"
         return "operations are asked to be deterministic"
-    if has_convolution(model) and not _has_gpu():
+    if xla_loops_are_slow(model):
         return "on a CPU, XLA runs convolutions slower than the graph"
     names = _cudnn_layers(model) if _has_gpu() else []
     if names:
@@ -146,8 +148,37 @@ def has_convolution(model):
     )
 
 
+def xla_loops_are_slow(model):
+    """Whether XLA would run what is in a loop many times slower."""
+    return has_convolution(model) and not _has_gpu()
+
+
 def _has_gpu():
     return bool(tf.config.list_physical_devices("GPU"))
+
+
+def is_blind(callback):
+    """Whether a callback can't look at the metrics before the first launch."""
+    kind = type(callback)
+    if kind.__module__.startswith("keras."):
+        return kind is not keras.callbacks.LambdaCallback
+    return all(
+        private.is_default_hook(getattr(callback, hook))
+        for hook in (
+            "on_epoch_begin",
+            "on_train_batch_begin",
+            "on_batch_begin",
+            "on_test_batch_begin",
+        )
+    )
+
+
+def is_lazy_in_predict(callback):
+    """Whether a callback is content with the end of each launch there."""
+    return isinstance(callback, keras.callbacks.ProgbarLogger) or all(
+        private.is_default_hook(getattr(callback, hook))
+        for hook in ("on_predict_batch_begin", "on_predict_batch_end")
+    )
 
 
 def is_lazy(callback):

@@ -1,11 +1,26 @@
 """Adding parts up: in a loop of the graph, unrolled, and over the replicas."""
 
+import contextlib
+import contextvars
+
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 from fastkeras.perf import _gradients
 from fastkeras.perf import _part
+
+_UNROLLS = contextvars.ContextVar("unrolls", default=False)
+
+
+@contextlib.contextmanager
+def unrolled(on):
+    """While open, runs of a known number of parts are not walked by a loop."""
+    token = _UNROLLS.set(on)
+    try:
+        yield
+    finally:
+        _UNROLLS.reset(token)
 
 
 def replicas():
@@ -28,6 +43,8 @@ def over(runs, body):
         if isinstance(run.count, int) and run.count == 1:
             part = body(run.get(0))
         elif tf.executing_eagerly() or replicas() > 1:
+            part = _unrolled(run, body)
+        elif _UNROLLS.get() and isinstance(run.count, int):
             part = _unrolled(run, body)
         else:
             part = _looped(run, body)

@@ -1,11 +1,13 @@
 """What one run measured and the next one knows."""
 
+import contextlib
 import json
 import warnings
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras._lib.warn import FastKerasWarning
@@ -110,6 +112,18 @@ def test_fit_writes_what_it_compared_unless_told_not_to(monkeypatch, file):
         model.fit(X, Y, batch_size=2, epochs=8, verbose=0)
     entries = json.loads(file.read_text())["entries"]
     tiers = entries[key(model, 2)]["tiers"]
-    assert {"graph-step", "graph-loop"} <= tiers.keys()
+    assert {"graph-loop", "xla-loop"} <= tiers.keys()
     assert all(step > 0 for step, _ in tiers.values())
     assert tiers["graph-loop"][1] > 0
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_what_a_profiler_slowed_down_is_not_kept(
+    profiled, monkeypatch, file, tmp_path
+):
+    monkeypatch.setattr("fastkeras.engine._pilot.FREE", 1e9)
+    model = compiled(perf=fk.perf.Execution(feed="stream", jit=False))
+    profiler = tf.profiler.experimental.Profile(str(tmp_path))
+    with profiler if profiled else contextlib.nullcontext():
+        model.fit(X, Y, batch_size=1, epochs=6, verbose=0)
+    assert file.exists() != profiled

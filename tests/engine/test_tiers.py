@@ -235,6 +235,45 @@ def test_exactly_the_asked_number_of_updates(steps, window, kind):
             assert seen == sorted(seen[: len(seen) // 2]) * 2
 
 
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_pinned_steps_run_in_a_loop_from_the_first(steps, feed):
+    execution = perf.Execution(jit=False, steps_per_launch=steps, feed=feed)
+    fast, _ = train(FastModel, rows=32, epochs=1, perf=execution)
+    tier = "graph-step" if steps == 1 else "graph-loop"
+    assert list(fast.train_function.pilots[feed].cost) == [tier][steps == 1 :]
+    assert fast.train_function.pilots[feed].tier == tier
+    assert fast.optimizer.iterations.numpy() == 4
+
+
+def test_windows_of_convolutions_are_unrolled_for_xla():
+    traced = []
+
+    class Loss(keras.losses.MeanSquaredError):
+        """Counts how often it is traced."""
+
+        def call(self, y_true, y_pred):
+            traced.append(1)
+            return super().call(y_true, y_pred)
+
+    def weights(jit):
+        traced.clear()
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((6, 1))
+        hidden = keras.layers.Flatten()(keras.layers.Conv1D(2, 2)(inputs))
+        model = FastModel(inputs, keras.layers.Dense(1)(hidden))
+        windows = [perf.Execution(jit=jit), perf.Accumulate(3)]
+        model.compile("sgd", Loss(), perf=windows)
+        model.fit(X[..., None], Y, batch_size=14, shuffle=False, verbose=0)
+        return model.get_weights(), len(traced)
+
+    looped, once = weights(False)
+    unrolled, times = weights(True)
+    assert times == 3 * once > 0
+    for a, b in zip(looped, unrolled, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
 def test_a_shuffled_epoch_is_a_permutation():
     seen = []
 

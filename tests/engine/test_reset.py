@@ -1,0 +1,96 @@
+"""Metrics are reset at the start of an epoch, within its first launch."""
+
+import keras
+import numpy as np
+import pytest
+
+from fastkeras import FastModel
+from fastkeras.engine import _tiers
+
+X = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+class Batches(keras.metrics.Metric):
+    """Counts batches; a number in Python counts its resets."""
+
+    resets = 0
+
+    def __init__(self, name="batches"):
+        super().__init__(name=name)
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(1.0)
+
+    def result(self):
+        return self.total.value
+
+    def reset_state(self):
+        self.resets += 1
+        super().reset_state()
+
+
+def fit(base, metric="mae", callbacks=None):
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((3,))
+    model = base(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", metrics=[metric])
+    history = model.fit(
+        X,
+        Y,
+        batch_size=5,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        validation_data=(X[:5], Y[:5]),
+        callbacks=callbacks,
+    )
+    return model, history.history
+
+
+def apart(logs, others):
+    return max(np.abs(np.subtract(logs[k], others[k])).max() for k in logs)
+
+
+@pytest.mark.parametrize(
+    "tier", ["graph-step", "graph-loop", "xla-step", "xla-loop"]
+)
+def test_a_launch_resets_the_metrics_itself(tier, monkeypatch):
+    monkeypatch.setattr(_tiers, "available", lambda *_: ([tier], []))
+    _, stock = fit(keras.Model)
+    model, logs = fit(FastModel)
+    assert apart(stock, logs) < 1e-6
+    for runner in (model.train_function, model.test_function):
+        # No call of its own, and one trace with the reset and without.
+        assert runner._reset is None
+        assert set(runner.ledger.traces().values()) == {1}
+
+
+def test_without_a_reset_the_logs_would_be_others(monkeypatch):
+    monkeypatch.setattr(
+        "fastkeras.engine._function.StepFunction._take_due", lambda _: False
+    )
+    assert apart(fit(keras.Model)[1], fit(FastModel)[1]) > 1e-3
+
+
+def test_a_metric_with_a_reset_of_its_own_keeps_its_call():
+    metric = Batches()
+    _, logs = fit(FastModel, metric)
+    assert logs["batches"] == [2, 2, 2]
+    assert logs["val_batches"] == [1, 1, 1]
+    # The first of six comes before the metric is built.
+    assert metric.resets == 5
+
+
+def test_a_callback_before_the_first_launch_sees_the_metrics_reset():
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        """Reads a metric before the first step."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            seen.append(float(self.model.metrics[0].result()))
+
+    fit(FastModel, callbacks=[Look()])
+    assert seen == [0, 0, 0]
