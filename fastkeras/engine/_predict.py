@@ -1,24 +1,32 @@
 """The loop of `predict`: batches of resident rows in one call."""
 
-import collections
+import contextlib
 import functools
+import threading
 import time
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib import private_marks
+from fastkeras.engine import _outputs
+from fastkeras.engine import _tiers
 from fastkeras.engine._feeds import ordered_feed
+from fastkeras.engine._launch import LOOPS
+from fastkeras.engine._launch import Rows
+from fastkeras.engine._launch import quiet
 from fastkeras.engine._ledger import Ledger
-from fastkeras.engine._pilot import LAUNCH_SECONDS
-from fastkeras.engine._pilot import Times
+from fastkeras.engine._ledger import spec_of
+from fastkeras.engine._loop import callback_list
+from fastkeras.engine._pilot import Pilot
+from fastkeras.engine._refusals import why
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
 from fastkeras.measure import stats
 
-_HOOKS = ("on_predict_batch_begin", "on_predict_batch_end")
+#: What a tier raises that can't be compiled.
+_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
 class Predictor:
@@ -29,120 +37,152 @@ class Predictor:
     """
 
     def __init__(self, model):
-        jit = bool(model.compiled and model.jit_compile)
-        quiet = private.without_retrace_warning
-        self._step = model.predict_step
-        self._pad = model.perf.pad
+        self._model = model
+        self._jit = bool(model.compiled and model.jit_compile)
+        self.fixed = "xla-step" if self._jit else "graph-step"
         self._signature = signature_of(model, "predict_step")
         self._one = quiet(
-            tf.function(
-                self._step,
-                reduce_retracing=self._signature is None,
-                jit_compile=jit,
-            )
+            model.predict_step,
+            reduce_retracing=self._signature is None,
+            jit_compile=self._jit,
         )
         if self._signature:
             self._one = PinnedFunction(self._one, self._signature)
-        self._many = quiet(tf.function(self._loop, jit_compile=jit))
-        self._jit = jit
-        self._seconds = None
-        self._calls = collections.deque([], maxlen=8)
-        warmup = model.perf.execution.warmup_launches
-        self._times = {n: Times(warmup) for n in ("one batch", "loop")}
+        self._loops = {}
+        self._pilots = {}
+        self._latest = None
+        # A model may be asked by several threads at once.
+        self._lock = threading.Lock()
         self.ledger = Ledger()
 
-    def batch(self, data):
+    def pilot(self, feed, whole):
+        """The pilot for a feed.
+
+        Args:
+            feed: The feed.
+            whole: Bool, whether a call may run many of its batches.
+        """
+        key = spec_of(feed.spec) if whole else None
+        if key not in self._pilots:
+            tiers, reasons = [self.fixed], []
+            if whole:
+                tiers, reasons = _tiers.available(
+                    self._model, "predict_step", feed
+                )
+            warmup = self._model.perf.execution.warmup_launches
+            self._pilots[key] = Pilot(tiers, None, warmup)
+            self._pilots[key].reasons += reasons
+        self._latest = self._pilots[key]
+        return self._latest
+
+    def batch(self, pilot, data):
         """Predicts one batch of any size."""
         if self._signature:
             self._signature.check(data)
-        begin = time.perf_counter()
-        out = self.ledger.call("one batch", self._one, self._jit, data)
-        seconds = time.perf_counter() - begin
-        self._calls.append(seconds)
-        self._times["one batch"].add(seconds)
+        start = time.perf_counter()
+        out = self.ledger.call(self.fixed, self._one, self._jit, data)
+        self._note(pilot, self.fixed, 1, time.perf_counter() - start)
         return out
 
-    def at(self, feed, k):
+    def at(self, pilot, feed, k):
         """Predicts the k-th batch of a resident feed, padded if it has to."""
-        return self.batch(self._pad(feed.at(k), feed.batch_size, feed.spec))
+        pad = self._model.perf.pad
+        data = pad(feed.at(k), feed.batch_size, feed.spec)
+        return self.batch(pilot, data)
 
-    def count(self, left):
-        """How many full batches the next launch should take.
+    def next(self, pilot, left):
+        """Tier and number of batches of the next launch."""
+        with self._lock:
+            return pilot.next(self._estimate, left, left)
 
-        One, while tracing the loop would take longer than what is left, and
-        where one trace is all that is wanted.
+    def _estimate(self, tier):
+        """Seconds that compiling a tier is thought to take."""
+        traces = [e.seconds for e in self.ledger.entries] or [0.5]
+        factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
+        return factor * min(traces)
+
+    def _note(self, pilot, tier, count, seconds):
+        with self._lock:
+            pilot.note(tier, count, seconds)
+
+    def many(self, pilot, tier, feed, start, count):
+        """Predicts full batches of a resident feed.
+
+        Returns:
+            Tuple of a list of outputs and how many batches they are of.
         """
-        if self._signature:
-            return 1
-        if self._seconds is None:
-            if len(self._calls) < 2 or min(self._calls) * left < self._calls[0]:
-                return 1
-            return min(left, 4)
-        return max(1, min(left, int(LAUNCH_SECONDS / self._seconds)))
+        if tier in LOOPS and self._prepared(pilot, tier, feed, start):
+            begin = time.perf_counter()
+            outs = self._loop(tier, feed, start, count)
+            self._note(pilot, tier, count, time.perf_counter() - begin)
+            return outs, count
+        outs = [self.at(pilot, feed, start + k) for k in range(count)]
+        return outs, count
 
-    def full(self, feed, start, count):
-        """Predicts `count` full batches of a resident feed in one call."""
-        if count == 1 and self._seconds is None:
-            return self.at(feed, start)
+    def _loop(self, tier, feed, start, count):
+        """Predicts by a loop, in as many calls as it takes."""
+        jit = tier.startswith("xla")
+        key = (tier, spec_of(feed.spec))
+        if key not in self._loops:
+            step = self._model.predict_step
+            self._loops[key] = _outputs.Loop(step, jit, feed)
+        loop = self._loops[key]
+        room = loop.room or count
+        return [
+            self.ledger.call(
+                tier,
+                loop,
+                jit,
+                feed.spec,
+                feed.arrays,
+                tf.constant(k),
+                tf.constant(min(room, start + count - k)),
+            )
+            for k in range(start, start + count, room)
+        ]
+
+    def _prepared(self, pilot, tier, feed, start):
+        """Compiles a loop by one batch; returns whether it is of use."""
+        if (tier, spec_of(feed.spec)) in self._loops:
+            return True
         begin = time.perf_counter()
-        out = self.ledger.call(
-            "loop",
-            self._many,
-            self._jit,
-            feed.arrays,
-            tf.constant(start),
-            tf.constant(count),
-            feed.batch_size,
-        )
-        self._seconds = (time.perf_counter() - begin) / count
-        self._times["loop"].add(self._seconds)
-        return out
+        kept = _outputs.state(self._model)
+        try:
+            (got,) = self._loop(tier, feed, start, 1)
+            pilot.cost[tier] = time.perf_counter() - begin
+            reason = None
+            if tier == "xla-loop" and not self._jit:
+                _outputs.put_back(kept)
+                want = self.ledger.call(
+                    self.fixed, self._one, self._jit, feed.at(start)
+                )
+                reason = _outputs.parting(got, want)
+        except _REFUSALS as error:
+            if self._jit:
+                raise
+            reason = f"does not compile: {why(error, self._model)}"
+        _outputs.put_back(kept)
+        if reason:
+            with self._lock:
+                pilot.drop(tier, reason)
+        return not reason
 
     def describe(self):
         """What ran, as nested plain values."""
+        pilot = self._latest
         return {
             "time per batch": {
-                name: str(stats.summarize(list(times.seconds)))
-                for name, times in self._times.items()
-                if times.seconds
+                tier: str(stats.summarize(pilot.times(tier)))
+                for tier in (self.fixed, *LOOPS)
+                if pilot.times(tier)
             },
+            "choices": list(pilot.reasons),
             **self.ledger.describe(),
         }
 
-    def _loop(self, data, start, count, size):
-        def one(k):
-            first = (start + k) * size
-            return self._step(
-                private.tree.map_structure(
-                    lambda a: None if a is None else _slice(a, first, size),
-                    data,
-                )
-            )
-
-        body = tf.function(one).get_concrete_function(
-            tf.TensorSpec([], tf.int32)
-        )
-        spec = tf.nest.map_structure(
-            lambda s: tf.TensorSpec(s.shape, s.dtype), body.structured_outputs
-        )
-        out = tf.map_fn(
-            body,
-            tf.range(count),
-            fn_output_signature=spec,
-            parallel_iterations=1,
-        )
-        return tf.nest.map_structure(
-            lambda t: tf.reshape(t, [-1, *t.shape[2:]]), out
-        )
-
-
-def _slice(array, first, size):
-    rest = array.shape[1:].as_list()
-    return tf.slice(array, [first] + [0] * len(rest), [size, *rest])
-
 
 def predict(model, x, batch_size, verbose, steps, callbacks):
-    """Predicts resident arrays and padded data; None where Keras has to.
+    """Predicts data of any kind; None where Keras has to.
 
     Args:
         model: The model.
@@ -155,89 +195,82 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
         return None
     if tf.config.functions_run_eagerly():
         return None
-    data = {"x": x, "y": None, "sample_weight": None}
-    whole = steps is None and not keras.config.max_steps_per_epoch()
-    whole = whole and all(map(_is_lazy, keras.tree.flatten(callbacks or [])))
-    # A feed of a generator would take its first batches away from Keras.
-    own = model.perf.pads or model.perf.execution.pins
-    if not (own or (whole and private.can_shuffle(data))):
-        return None
     feed = ordered_feed(model, (x,), batch_size, steps)
-    if whole and feed.name == "resident":
-        outputs = model.predictor.at(feed, 0)
-        if not all(map(_stacks, tf.nest.flatten(outputs))):
-            return None
-        run = functools.partial(_run, first=outputs)
-    elif own and feed.name == "stream":
-        run = _run_stream
-    else:
-        return None
-    if not isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_progbar=verbose != 0,
-            verbose=verbose,
-            epochs=1,
-            steps=feed.num_batches,
-            model=model,
-        )
+    callbacks = callback_list(model, callbacks, verbose, 1, feed)
+    whole = (
+        feed.name == "resident"
+        and feed.steps is None
+        and not model.perf.execution.pins
+        and all(map(_tiers.is_lazy_in_predict, callbacks.callbacks))
+    )
+    pilot = model.predictor.pilot(feed, whole)
+    run = _launches if whole else _one_by_one
     model.stop_predicting = False
     callbacks.on_predict_begin()
-    outputs = run(model, feed, callbacks)
+    with contextlib.closing(run(model.predictor, pilot, feed)) as launches:
+        parts = _gathered(model, launches, callbacks)
     callbacks.on_predict_end()
-    return outputs
+    return tf.nest.map_structure(lambda *p: _joined(p), *parts)
 
 
-def _run(model, feed, callbacks, first):
-    predictor = model.predictor
-    full = feed.rows // feed.batch_size
+def _gathered(model, launches, callbacks):
+    """The outputs of all launches, on the host."""
     parts, done = [], 0
-    while done < feed.length and not model.stop_predicting:
+    for launch in launches:
         callbacks.on_predict_batch_begin(done)
-        if done == 0:
-            out, count = first, 1
-        elif done < full:
-            count = predictor.count(full - done)
-            out = predictor.full(feed, done, count)
-        else:
-            out, count = predictor.at(feed, full), 1
-        parts.append(tf.nest.map_structure(lambda t: t.numpy(), out))
+        outs, count = launch()
         done += count
-        callbacks.on_predict_batch_end(done - 1, {"outputs": out})
-    return tf.nest.map_structure(lambda *p: np.concatenate(p), *parts)
+        parts += [tf.nest.map_structure(_on_host, out) for out in outs]
+        callbacks.on_predict_batch_end(done - 1, {"outputs": outs[-1]})
+        if model.stop_predicting:
+            break
+    return parts
 
 
-def _run_stream(model, feed, callbacks):
-    parts = []
+def _one_by_one(predictor, pilot, feed):
+    """Yields a function for each batch, which predicts it."""
     feed.begin()
     try:
-        while not model.stop_predicting:
-            launch = feed.take(1, 1, True)
-            if launch is None:
-                break
-            callbacks.on_predict_batch_begin(len(parts))
-            for batch in launch.data:
-                parts.append(model.predictor.batch(batch))
-            callbacks.on_predict_batch_end(
-                len(parts) - 1, {"outputs": parts[-1]}
-            )
+        while (launch := feed.take(1, 1, True)) is not None:
+            if isinstance(launch, Rows):
+                run = functools.partial(predictor.at, pilot, feed, launch.start)
+            else:
+                (data,) = launch.data
+                run = functools.partial(predictor.batch, pilot, data)
+            yield lambda run=run: ([run()], 1)
     finally:
         feed.end()
-    return tf.nest.map_structure(lambda *p: private_marks.concat(p), *parts)
 
 
-def _stacks(tensor):
-    """Whether the outputs of batches can be put one below the other."""
-    return (
-        isinstance(tensor, tf.Tensor)
-        and tensor.shape.rank
-        and tensor.shape.is_fully_defined()
-    )
+def _launches(predictor, pilot, feed):
+    """Yields a function for each launch of resident data."""
+    first = []
+
+    def begin():
+        first.append(predictor.at(pilot, feed, 0))
+        return first, 1
+
+    full = feed.rows // feed.batch_size
+    done = 0
+    if pilot.tier not in LOOPS:
+        yield begin
+        done = 1
+        if not all(map(_outputs.stacks, tf.nest.flatten(first[0]))):
+            full = 0
+    while done < feed.length:
+        tier, count = predictor.fixed, 1
+        if done < full:
+            tier, count = predictor.next(pilot, full - done)
+        yield functools.partial(predictor.many, pilot, tier, feed, done, count)
+        done += count
 
 
-def _is_lazy(callback):
-    if isinstance(callback, keras.callbacks.ProgbarLogger):
-        return True
-    return all(
-        private.is_default_hook(getattr(callback, hook)) for hook in _HOOKS
-    )
+def _on_host(tensor):
+    return tensor.numpy() if isinstance(tensor, tf.Tensor) else tensor
+
+
+def _joined(parts):
+    shapes = {p.shape[1:] if isinstance(p, np.ndarray) else None for p in parts}
+    if len(shapes) == 1 and None not in shapes and parts[0].ndim:
+        return np.concatenate(parts)
+    return private_marks.concat([tf.convert_to_tensor(p) for p in parts])
