@@ -8,7 +8,8 @@ may mix. It trains as one device does where such updates commute well enough,
 not to the same numbers.
 
 A launch hands out so many steps and waits for them all: between launches, when
-callbacks run, nothing changes.
+callbacks run, nothing changes. A call whose worker is lost is run again on
+another; what it had applied by then stays applied.
 """
 
 import functools
