@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 
 import keras
 import tensorflow as tf
@@ -106,6 +107,16 @@ class Data:
     def specs(self):
         """Of each batch that was seen, shape and dtype of its tensors."""
         return self._seen[1][:SEEN]
+
+    @functools.cached_property
+    def array_bytes(self):
+        """Integer, bytes of all rows of arrays; 0 where there are none."""
+        if not self.is_arrays:
+            return 0
+        rows = (int(self.dataset.cardinality()) - 1) * self.rows
+        specs = tree.flatten(self.dataset.element_spec)
+        row = sum(math.prod(s.shape[1:]) * s.dtype.size for s in specs)
+        return (rows + self.last[0][0][0]) * row
 
     @property
     def is_whole(self):

@@ -1,7 +1,11 @@
 """Rules on the data: shapes that vary, epochs that end, input that is late."""
 
 from fastkeras.advise._advice import Advice
+from fastkeras.engine._resident import MEMORY_SHARE
 from fastkeras.perf import PadBatches
+
+#: Bytes of arrays from which on Keras's copy of them counts.
+LARGE = 2**26
 
 _PYTHON_STAGE = "runs Python, whose lock lets parallel calls gain nothing: "
 _FIXES = {
@@ -111,6 +115,28 @@ def input_wait(facts):
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
         f"up to {1 / (1 - share):.2g} times as fast",
         f"{name}: {_FIXES.get(name, _FIX)}",
+    )
+
+
+def large_arrays(facts):
+    """Arrays that are copied, where a pipeline would read a part at a time."""
+    size, limit = facts.data.array_bytes, LARGE
+    if facts.is_fast:
+        limit = MEMORY_SHARE * facts.free_memory
+    if size < limit:
+        return None
+    return Advice(
+        "large arrays",
+        f"{size / 2**20:.3g} MB of arrays, of which `fit` holds a second copy"
+        + (
+            f": too large for a device with {facts.free_memory / 2**20:.3g} MB "
+            "free, so that each batch is gathered on the host"
+            if facts.is_fast
+            else ", and gathers the rows of each batch from it"
+        ),
+        "no second copy, and batches that are read ahead",
+        "a tf.data.Dataset that reads files, such as TFRecord, with "
+        "`.batch(n).prefetch(tf.data.AUTOTUNE)`",
     )
 
 

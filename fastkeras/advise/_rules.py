@@ -21,6 +21,7 @@ RULES = (
     _input.last_batch,
     _input.shapes_under_xla,
     _input.input_wait,
+    _input.large_arrays,
     _compute.xla_requested,
     _compute.xla_layers,
     _tracing.many_small_variables,

@@ -191,6 +191,18 @@ CASES = [
         lambda: facts(profile=profile(waits=0.05)),
     ),
     (
+        _input.large_arrays,
+        lambda: facts(data=(np.zeros((16, 2**20), "float32"), np.zeros(16))),
+        "64 MB of arrays, of which",
+        lambda: facts(),
+    ),
+    (
+        _input.large_arrays,
+        lambda: facts(fast(), free_memory=1000),
+        "too large for a device with 0.000954 MB",
+        lambda: facts(fast(), free_memory=2**40),
+    ),
+    (
         _compute.xla_requested,
         lambda: facts(
             quiet_compile(
