@@ -73,43 +73,48 @@ def first_loop(model):
     _loop.build(model, feed)
     model.make_train_function()
     feed.begin()
-    launch = feed.take(3, 1, True)
-    model.train_function.run(feed, launch, "graph-loop")
+    model.train_function._calls.loop("graph-loop", feed, 0, 3)
     return values(model)
 
 
-# 24 rows in slices of 8, 4 or 2.
+# Batches of 8 rows, whole or in slices of 4.
 @pytest.mark.filterwarnings("ignore:BatchNormalization")
 def test_a_loop_that_fails_in_its_third_step_is_as_if_it_had_not_been():
-    failing = made(AUTO, room=2, calls=2, noise=True)
-    with pytest.warns(UserWarning, match="in slices of 2 rows, and so are"):
+    failing = made(AUTO, room=4, calls=2, noise=True)
+    with pytest.warns(UserWarning, match="in slices of 4 rows, and so are"):
         got = first_loop(failing)
-    want = first_loop(made(Microbatch(2), noise=True))
+    want = first_loop(made(Microbatch(4), noise=True))
     assert int(failing.optimizer.iterations) == 3
     # Weights, statistics, seeds of the masks, slots, metrics.
     assert _tools.difference(got, want) < 1e-6
     setting = failing.perf_report()["settings"]["rows of a slice"]
     assert setting == {
         "requested": "auto",
-        "effective": 2,
-        "reason": "memory ran out with 4",
+        "effective": 4,
+        "reason": "memory ran out with 8",
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_control_what_the_failed_launch_left_is_seen(monkeypatch):
     monkeypatch.setattr(_retry._Before, "put_back", lambda _: None)
-    got = first_loop(made(AUTO, room=2, calls=2, noise=True))
-    want = first_loop(made(Microbatch(2), noise=True))
+    got = first_loop(made(AUTO, room=4, calls=2, noise=True))
+    want = first_loop(made(Microbatch(4), noise=True))
     assert _tools.difference(got, want) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "how", [{"feed": "resident"}, {"feed": "stream"}, {"eager": True}]
+    ("how", "calls"),
+    [
+        # In a loop of a later epoch.
+        ({"feed": "resident"}, 17),
+        # In the first step.
+        ({"eager": True}, 0),
+    ],
 )
-# In the first step; among the single steps; in a loop of the second epoch.
-@pytest.mark.parametrize("calls", [0, 4, 17])
-def test_every_feed_at_every_time(how, calls):
+def test_any_feed_at_any_time(how, calls):
     x, y = _tools.real_data(ROWS + 3)
     models, logs = [], []
     for feature, room in ((AUTO, 4), (Microbatch(4), BATCH)):
@@ -126,6 +131,7 @@ def test_every_feed_at_every_time(how, calls):
     assert _tools.logs_difference(*logs) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_batch_by_itself():
     x, y = _tools.real_data(BATCH)
     fast, right = made(AUTO, room=1), made(Microbatch(1))
@@ -135,6 +141,7 @@ def test_a_batch_by_itself():
     assert _tools.difference(values(fast), values(right)) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_compile_keeps_what_was_learnt():
     model = made(AUTO, room=2)
     data = _tools.real_data(BATCH)
