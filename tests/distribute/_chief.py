@@ -97,14 +97,14 @@ def usual(strategy):
         saved = pathlib.Path(folder, "model.keras")
         history = fitted(
             made,
-            epochs=6,
+            epochs=4,
             validation_data=(X, Y),
             callbacks=[keras.callbacks.ModelCheckpoint(saved)],
         )
         files = sorted(os.listdir(folder))
         loaded = keras.saving.load_model(saved)
     stock = model(keras.Model, run_eagerly=True)
-    stock_history = fitted(stock, epochs=6)
+    stock_history = fitted(stock, epochs=4)
     stock.set_weights(made.get_weights())
     return {
         "history": history,
@@ -132,7 +132,7 @@ def still(strategy):
 
 def features(strategy):
     """One batch at a time: every feature as on one device."""
-    x = X.copy()
+    x, y = X[:36].copy(), Y[:36]
     x[20] = np.inf
     plan = [
         fk.perf.Accumulate(2),
@@ -141,24 +141,21 @@ def features(strategy):
         fk.perf.SkipNonFinite(),
         fk.perf.ClipByGlobalNorm(0.5),
     ]
-    made = []
-    for perf, scope in ((plan, True), (plan, False), (plan[:-1], False)):
-        if scope:
-            with strategy.scope():
-                made.append(model(perf=perf))
-        else:
-            made.append(model(perf=perf, run_eagerly=True))
-        history = (
-            made[-1]
-            .fit(x, Y, BATCH, shuffle=False, verbose=0, callbacks=[Each()])
-            .history
-        )
-        if scope:
-            skipped = history["skipped_steps"], made[-1].optimizer.iterations
+    with strategy.scope():
+        ours = model(perf=plan)
+    one = model(perf=plan, run_eagerly=True)
+    other = model(perf=plan[:-1], run_eagerly=True)
+    arguments = {"shuffle": False, "verbose": 0, "callbacks": [Each()]}
+    history, *_ = (
+        m.fit(x, y, BATCH, **arguments).history for m in (ours, one, other)
+    )
     return {
-        "gap": gap(made[0], made[1]),
-        "control": gap(made[0], made[2]),
-        "skipped": [int(np.squeeze(s)) for s in skipped],
+        "gap": gap(ours, one),
+        "control": gap(ours, other),
+        "skipped": [
+            history["skipped_steps"][0],
+            int(ours.optimizer.iterations),
+        ],
     }
 
 

@@ -173,7 +173,7 @@ def told(tmp_path_factory):
 @pytest.mark.slow
 def test_a_chief_two_workers_and_a_parameter_server(told):
     usual = told["usual"]
-    assert usual["iterations"] == 6 * 12, "each batch made one update"
+    assert usual["iterations"] == 4 * 12, "each batch made one update"
     assert set(usual["history"]) == {"loss", "mae", "val_loss", "val_mae"}
     assert usual["files"] == ["model.keras"] and usual["loaded"] == 0
     np.testing.assert_allclose(*usual["evaluate"], rtol=1e-5)
@@ -199,7 +199,7 @@ def test_what_two_workers_count_is_exact(told):
 def test_features_are_exact_within_an_update(told):
     assert told["features"]["gap"] <= 1e-6
     assert told["features"]["control"] > 1e-2
-    assert told["features"]["skipped"] == [1, 5]
+    assert told["features"]["skipped"] == [1, 2]
 
 
 @pytest.mark.slow
