@@ -68,7 +68,7 @@ def _batches(model, feed, callbacks, passes):
             tier, steps = runner.next(feed, ahead, model.stop_evaluating)
             launch = feed.take(steps, 1, True)
             if launch is None:
-                runner.reset_if_due()
+                runner.reset.if_due()
                 break
             callbacks.on_test_batch_begin(done)
             logs = runner.run(feed, launch, tier)

@@ -1,5 +1,6 @@
 """A runner: one step of a model in all its tiers, and the pilot above them."""
 
+import itertools
 import time
 
 import tensorflow as tf
@@ -8,15 +9,16 @@ from fastkeras._lib import private
 from fastkeras._lib import private_measure
 from fastkeras._lib.warn import warn
 from fastkeras.engine import _cache
-from fastkeras.engine import _launch
 from fastkeras.engine import _parity
 from fastkeras.engine import _tiers
 from fastkeras.engine._calls import Calls
 from fastkeras.engine._calls import loop_key
 from fastkeras.engine._launch import LOOPS
 from fastkeras.engine._launch import Rows
+from fastkeras.engine._pilot import Call
 from fastkeras.engine._pilot import Pilot
 from fastkeras.engine._refusals import why
+from fastkeras.engine._reset import Reset
 from fastkeras.engine._resident import Resident
 
 #: What a tier raises that can't be compiled.
@@ -45,12 +47,10 @@ class StepFunction:
         self._name = name
         self._checked = False
         self._keys = {}
-        self._plain = None
-        self._reset = None
-        self._due = False
         self._profiled = False
         self.pilots = {}
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
+        self.reset = Reset(model, self.eager)
         self.fixed = _tiers.fixed_step(model)
         self._calls = Calls(model, name, self.eager)
         self.ledger = self._calls.ledger
@@ -100,9 +100,7 @@ class StepFunction:
         """Runs a launch; returns the logs of its last step."""
         start = time.perf_counter()
         if tier in LOOPS and isinstance(launch, Rows):
-            logs = self._calls.loop(
-                tier, feed, launch.start, launch.updates, self._take_due()
-            )
+            logs = self._loops(tier, feed, launch)
         elif tier in LOOPS and launch.asked:
             tier, logs = self._pulls(tier, feed, launch)
         else:
@@ -142,9 +140,9 @@ class StepFunction:
         if isinstance(launch, Rows) and not self._calls.takes_batches:
             end = launch.start + launch.batches
             for k in range(launch.start, end, window):
-                logs = self._calls.row(tier, feed, k, self._take_due())
+                logs = self._calls.row(tier, feed, k, self.reset.take())
             return logs
-        self.reset_if_due()
+        self.reset.if_due()
         if isinstance(launch, Rows):
             data = feed.batches(launch, window)
         else:
@@ -168,13 +166,37 @@ class StepFunction:
             for one in data:
                 logs = self._calls.batch(self.fixed, one)
             return None, logs
+        done, call = 0, Call(self.pilot(feed).median(tier))
+        for first in itertools.chain([first], data):
+            count = min(call.steps, launch.asked - done)
+            with call.of(count):
+                ran, logs = self._pull(tier, feed, first, count)
+            done += ran
+            launch.batches = launch.updates = done
+        return (tier if compiled else None), logs
+
+    def _pull(self, tier, feed, first, count):
+        """Runs a loop that pulls all batches but the first."""
         try:
-            done, logs = self._calls.pulls(tier, feed, first, launch.asked)
+            done, logs = self._calls.pulls(tier, feed, first, count)
         except tf.errors.OpError as error:
             raise feed.cause(error) from None
-        launch.batches = launch.updates = done
         feed.pulled(done - 1)
-        return (tier if compiled else None), logs
+        return done, logs
+
+    def _loops(self, tier, feed, launch):
+        """Runs a launch in a loop over resident rows."""
+        window, call = self._calls.window, Call(self.pilot(feed).median(tier))
+        start, left = launch.start, launch.updates
+        while left:
+            count = min(call.steps, left)
+            with call.of(count):
+                logs = self._calls.loop(
+                    tier, feed, start, count, self.reset.take()
+                )
+            start += count * window
+            left -= count
+        return logs
 
     def _prepare_loop(self, pilot, tier, feed):
         """Compiles a loop through a launch of no step at all."""
@@ -250,36 +272,8 @@ class StepFunction:
             feed: The feed.
             seen: Bool, whether something may look at them before the launch.
         """
-        self._due = (
-            self._resets_plainly()
-            and isinstance(feed, Resident)
-            and not (seen or self._calls.takes_batches)
-        )
-        if not self._due:
-            self._reset_now()
-
-    def reset_if_due(self):
-        """Resets the metrics if no launch has done it."""
-        if self._take_due():
-            self._reset_now()
-
-    def _take_due(self):
-        due, self._due = self._due, False
-        return due
-
-    def _resets_plainly(self):
-        """Whether a reset only assigns variables, all of which are there."""
-        if self._plain is None and private.metrics_are_built(self._model):
-            plain = private.metrics_are_plain(self._model)
-            self._plain = plain and not self.eager
-        return bool(self._plain)
-
-    def _reset_now(self):
-        if not self._resets_plainly():
-            return self._model.reset_metrics()
-        if self._reset is None:
-            self._reset = _launch.quiet(self._model.reset_metrics)
-        return self._reset()
+        resident = isinstance(feed, Resident) and not self._calls.takes_batches
+        self.reset.begin(waits=resident and not seen)
 
     def _check_features(self):
         model = self._model

@@ -158,7 +158,7 @@ def _train_epoch(model, place, epochs):
             tier, updates = runner.next(feed, ahead, one)
             launch = feed.take(updates, plan.window, plan.keeps_remainder)
             if launch is None:
-                runner.reset_if_due()
+                runner.reset.if_due()
                 break
             callbacks.on_train_batch_begin(place.done)
             with model.epoch_times.span("steps"):

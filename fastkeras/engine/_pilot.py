@@ -7,10 +7,14 @@ is steps of the training itself.
 """
 
 import collections
+import contextlib
 import statistics
+import time
 
 #: A launch aims at this many seconds, so that callbacks stay live.
 LAUNCH_SECONDS = 0.2
+#: A launch that was asked to be longer is run in calls of so many seconds.
+CALL_SECONDS = 0.5
 #: Launches of each tier in a comparison, after one that warms up; where the
 #: times overlap, up to three times as many.
 SAMPLES = 3
@@ -23,6 +27,33 @@ FREE = 0.15
 PAYBACK = 3
 #: A tier must be faster by this factor to be worth changing to.
 MARGIN = 0.97
+
+
+class Call:
+    """How many steps the next call of a launch runs.
+
+    An interrupt is heard between two calls, so none of them is long, however
+    many steps a launch has.
+
+    Args:
+        step: Float, the seconds of a step, or None if that is not known.
+
+    Attributes:
+        steps: Integer >= 1.
+    """
+
+    def __init__(self, step):
+        self._fit(step)
+
+    def _fit(self, step):
+        self.steps = max(1, int(CALL_SECONDS / step)) if step else 1
+
+    @contextlib.contextmanager
+    def of(self, steps):
+        """Measures a call of so many steps."""
+        start = time.perf_counter()
+        yield
+        self._fit((time.perf_counter() - start) / steps)
 
 
 class Times:

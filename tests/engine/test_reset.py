@@ -63,14 +63,12 @@ def test_a_launch_resets_the_metrics_itself(tier, monkeypatch):
     assert apart(stock, logs) < 1e-6
     for runner in (model.train_function, model.test_function):
         # No call of its own, and one trace with the reset and without.
-        assert runner._reset is None
+        assert runner.reset.function is None
         assert set(runner.ledger.traces().values()) == {1}
 
 
 def test_without_a_reset_the_logs_would_be_others(monkeypatch):
-    monkeypatch.setattr(
-        "fastkeras.engine._function.StepFunction._take_due", lambda _: False
-    )
+    monkeypatch.setattr("fastkeras.engine._reset.Reset.take", lambda _: False)
     assert apart(fit(keras.Model)[1], fit(FastModel)[1]) > 1e-3
 
 

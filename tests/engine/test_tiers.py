@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras import perf
+from fastkeras.engine import _calls
 from fastkeras.engine import _launch
 from fastkeras.engine import _tiers
 
@@ -244,6 +245,26 @@ def test_pinned_steps_run_in_a_loop_from_the_first(steps, feed):
     assert list(fast.train_function.pilots[feed].cost) == [tier][steps == 1 :]
     assert fast.train_function.pilots[feed].tier == tier
     assert fast.optimizer.iterations.numpy() == 4
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_a_long_launch_is_several_calls(feed, monkeypatch):
+    """Between them an interrupt is heard; the launch is one all the same."""
+    execution = perf.Execution(jit=False, steps_per_launch=4, feed=feed)
+    once, _ = train(FastModel, perf=execution)
+    calls = []
+    loop, pulls = _calls.Calls.loop, _calls.Calls.pulls
+
+    def counted(run):
+        return lambda *args, **given: calls.append(args) or run(*args, **given)
+
+    monkeypatch.setattr(_calls.Calls, "loop", counted(loop))
+    monkeypatch.setattr(_calls.Calls, "pulls", counted(pulls))
+    monkeypatch.setattr("fastkeras.engine._pilot.CALL_SECONDS", 1e-9)
+    fast, _ = train(FastModel, perf=execution)
+    assert apart(once, fast) < 1e-6
+    assert fast.optimizer.iterations.numpy() == 18
+    assert len(calls) > 3 * 5
 
 
 def test_windows_of_convolutions_are_unrolled_for_xla():

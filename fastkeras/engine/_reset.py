@@ -1,0 +1,58 @@
+"""The reset of the metrics at the start of an epoch."""
+
+from fastkeras._lib import private
+from fastkeras.engine import _launch
+
+
+class Reset:
+    """Resets the metrics of a model: within a launch where that is the same.
+
+    Args:
+        model: The model.
+        eager: Bool, whether steps run without being compiled.
+
+    Attributes:
+        function: `tf.function` that resets them in a call of its own, or None
+            while there was no need.
+    """
+
+    def __init__(self, model, eager):
+        self._model = model
+        self._eager = eager
+        self._plain = None
+        self._due = False
+        self.function = None
+
+    def begin(self, waits):
+        """Begins an epoch.
+
+        Args:
+            waits: Bool, whether the first launch may do it.
+        """
+        self._due = waits and self._is_plain()
+        if not self._due:
+            self._now()
+
+    def take(self):
+        """Whether the launch that begins now is to do it."""
+        due, self._due = self._due, False
+        return due
+
+    def if_due(self):
+        """Does it if no launch has."""
+        if self.take():
+            self._now()
+
+    def _is_plain(self):
+        """Whether it only assigns variables, all of which are there."""
+        if self._plain is None and private.metrics_are_built(self._model):
+            plain = private.metrics_are_plain(self._model)
+            self._plain = plain and not self._eager
+        return bool(self._plain)
+
+    def _now(self):
+        if not self._is_plain():
+            return self._model.reset_metrics()
+        if self.function is None:
+            self.function = _launch.quiet(self._model.reset_metrics)
+        return self.function()
