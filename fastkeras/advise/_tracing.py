@@ -51,6 +51,14 @@ def sync_points(facts):
         found.append(
             f"{facts.traced.python} py_function or numpy_function in the graph"
         )
+    if facts.traced.error and not found and not facts.is_eager:
+        return Advice(
+            "step that fails",
+            f"the step can't be traced: {facts.traced.error}",
+            "a `fit` that does not stop with this error",
+            "make the shapes and dtypes of the data those that the model and "
+            "its loss take; is the dataset batched?",
+        )
     if facts.traced.error:
         found.append(f"the step can't be traced ({facts.traced.error})")
     if not found:

@@ -11,6 +11,8 @@ from fastkeras.measure import stats
 _KEPT = 64
 #: From this share of an epoch on, what is beside its one step is spoken of.
 _MUCH = 0.3
+#: Seconds that the clock reads where nothing happened.
+_NOTHING = 1e-5
 
 
 class Epoch(NamedTuple):
@@ -75,13 +77,14 @@ class EpochTimes:
         self._spans[name] += time.perf_counter() - start - waited
 
     def describe(self):
-        """The medians, as text; without the first epoch, which traces."""
+        """The medians of what took time, without the first epoch, as text."""
         warm = list(self.epochs)[1:]
         if not warm:
             return "no figure: the first epoch is warm-up; train for a second"
         figures = {
             name: str(stats.summarize([getattr(e, name) for e in warm]))
             for name in ("total", "steps", "wait", "validation", "overhead")
+            if max(getattr(e, name) for e in warm) > _NOTHING
         }
         shares = [e.overhead / e.total for e in warm]
         if warm[-1].batches == 1 and stats.summarize(shares).median > _MUCH:

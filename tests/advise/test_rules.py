@@ -353,6 +353,13 @@ def test_a_step_that_can_not_be_traced_is_told_with_the_error():
     assert "can't be traced" in advice.evidence
 
 
+def test_data_that_does_not_fit_the_model_is_no_sync_point():
+    rows = tf.data.Dataset.from_tensor_slices(arrays())
+    advice = _tracing.sync_points(facts(data=rows))
+    assert advice.rule == "step that fails"
+    assert "Expected shape (None, 4)" in advice.evidence
+
+
 def test_an_eager_step_of_many_variables_is_told_so():
     advice = _tracing.many_small_variables(
         facts(dense(layers=narrow(50), run_eagerly=True))

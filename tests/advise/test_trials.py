@@ -6,10 +6,12 @@ import pytest
 import tensorflow as tf
 
 import fastkeras as fk
+from fastkeras import measure
 from fastkeras.advise import Advice
 from fastkeras.advise import _memory
 from fastkeras.advise._data import Data
 from fastkeras.advise._facts import Facts
+from fastkeras.advise._trials import Comparison
 from fastkeras.advise._trials import try_all
 from fastkeras.advise._ways import Batches
 from fastkeras.measure import ManualClock
@@ -89,21 +91,29 @@ def test_padding_that_costs_steps_is_not_kept():
 
 
 def test_less_memory_is_kept_at_the_price_that_was_said():
-    def trial(seconds):
-        model = wide()
-        known = Facts(
-            model, arrays(512), 256, free_memory=100, clock=Turns(seconds)
-        )
-        return model, try_all(known, [_memory.activations(known)])[0]
-
-    model, cheap = trial(1.4)
-    assert cheap.kept, cheap.receipt
+    model = wide()
+    known = Facts(model, arrays(512), 256, free_memory=100, clock=Turns(1.4))
+    (found,) = try_all(known, [_memory.activations(known)])
+    assert found.kept, found.receipt
     assert model.perf.features == (Microbatch(64),)
-    before, _, after = cheap.receipt.split(": ")[1].split(" MB")[0].split()
+    before, _, after = found.receipt.split(": ")[1].split(" MB")[0].split()
     assert float(after) < 0.9 * float(before)
-    model, dear = trial(1.6)
-    assert not dear.kept and "1.60 times as long" in dear.receipt
-    assert not model.perf.features
+
+
+@pytest.mark.parametrize(
+    ("ratio", "after", "refusal"),
+    [
+        (1 / 1.4, 80, ""),
+        (1 / 1.6, 80, "the step takes 1.60 times as long"),
+        (1.0, 95, "it saves no memory"),
+    ],
+)
+def test_the_price_of_memory_and_what_it_must_save(ratio, after, refusal):
+    seconds, times = measure.summarize([1.0]), measure.summarize([ratio])
+    found = Comparison(
+        seconds, seconds, times, 7, 0.0, True, "memory", (100, after)
+    )
+    assert found.refusal == refusal
 
 
 def test_where_batches_are_normalised_blocks_are_tried_not_slices():
@@ -113,6 +123,7 @@ def test_where_batches_are_normalised_blocks_are_tried_not_slices():
     assert found.settings == {"perf": [fk.perf.Rematerialize()]}
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_blocks_that_are_not_kept():
     model = trained(wide())
     function, before = model.train_function, snapshot(model)
