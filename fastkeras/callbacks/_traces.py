@@ -35,7 +35,9 @@ class Weak:
         return self._reference and self._reference()
 
     def __eq__(self, other):
-        return isinstance(other, Weak) and self() is other()
+        if not isinstance(other, Weak) or self() is None:
+            return False
+        return self() is other()
 
     __hash__ = None
 
