@@ -3,12 +3,15 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
+import fastkeras as fk
 from fastkeras.engine import _resident
 
 DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32"]
@@ -98,6 +101,26 @@ def test_resident_data_and_two_hundred_epochs_stay_within_bounds():
         assert abs(grown) < 20, (what, grown)
         assert traces <= 3, (what, traces)
         assert is_flat, what
+
+
+def test_an_eager_step_with_a_large_output_is_told_with_its_size():
+    inputs = keras.Input((4,))
+    outputs = keras.layers.Dense(8381, name="wide")(inputs)
+    x, y = np.zeros((256, 4), "float32"), np.zeros((256, 8381), "float32")
+    model = fk.FastModel(inputs, outputs)
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(x[:1], y[:1], verbose=0)
+    setting = model.perf_report()["settings"]["run_eagerly"]
+    assert setting["effective"]
+    assert setting["reason"].endswith("run from Python: slow")
+    (advice,) = (a for a in fk.advise(model, (x, y), 256) if a.rule == "eager")
+    # 256 rows of 8,381 floats.
+    said = r"the largest activation, \S*wide\S*, takes 8\.18 MB"
+    assert re.search(said, str(advice))
+    # The control: there is nothing to tell of a step in the graph.
+    model.compile("sgd", "mse", run_eagerly=False)
+    rules = [a.rule for a in fk.advise(model, (x, y), 256)]
+    assert "eager" not in rules
 
 
 ROOT = pathlib.Path(__file__).parents[2]
