@@ -27,6 +27,25 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def free():
+    """Bytes the process may still take: of the machine, and by its limit.
+
+    None where the system won't tell.
+    """
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            fields = dict(line.split(":") for line in lines)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            taken = int(file.read().split()[0]) * resource.getpagesize()
+    except FileNotFoundError:
+        return None
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return available
+    return max(0, min(available, limit - taken))
+
+
 def _status(name):
     try:
         with open("/proc/self/status", encoding="ascii") as lines:

@@ -1,6 +1,5 @@
 """How many rows of a batch fit into a number of bytes, read from the graph."""
 
-import resource
 from typing import NamedTuple
 
 import keras
@@ -8,6 +7,7 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import process
 from fastkeras._lib.private import tree
 from fastkeras.measure import _liveness
 from fastkeras.perf._padding import Padded
@@ -99,14 +99,20 @@ def _peak(model, batch, rows):
     return _liveness.peak(function.get_concrete_function(spec).graph)
 
 
-def free_bytes():
-    """Bytes the process may still take: of the machine, and by its limit."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        fields = dict(line.split(":") for line in lines)
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return free
-    with open("/proc/self/statm", encoding="ascii") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
-    return max(0, min(free, limit - taken))
+def half_of_free():
+    """Half of the bytes that the process may still take.
+
+    Raises:
+        ValueError: If the system does not tell.
+    """
+    free = process.free()
+    if free is None:
+        raise ValueError(
+            checks.message(
+                "Microbatch('auto') needs a budget where the system does not "
+                "tell how much memory is free",
+                "budget_bytes=None",
+                "Give `budget_bytes`.",
+            )
+        )
+    return free // 2

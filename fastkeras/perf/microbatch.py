@@ -125,7 +125,7 @@ class Microbatch(Feature):
         leaves, shapes = _fit_slice.leaves_and_shapes(batch)
         if shapes not in state.rows:
             state.need = _fit_slice.need(model, batch)
-            budget = self.budget_bytes or _fit_slice.free_bytes() // 2
+            budget = self.budget_bytes or _fit_slice.half_of_free()
             state.rows[shapes] = state.need.rows(budget)
             reason = (
                 f"by the estimate, {budget} bytes hold {state.rows[shapes]}"

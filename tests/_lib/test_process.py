@@ -35,3 +35,22 @@ def test_a_child_does_not_begin_with_the_peak_of_its_parent():
     held, peak = map(int, ran.stdout.split())
     assert peak < array.nbytes
     assert 0 < held <= peak
+
+
+def test_free_is_what_the_limit_of_the_process_leaves():
+    limited = (
+        "import resource, runpy, sys\n"
+        "free = runpy.run_path(sys.argv[1])['free']\n"
+        "whole, gigabyte = free(), 2**30\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (gigabyte, gigabyte))\n"
+        "print(whole, free())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", limited, process.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    whole, left = map(int, ran.stdout.split())
+    assert 0 < left < 1024 * MB
+    assert left < whole
