@@ -1,6 +1,8 @@
 """`python -m fastkeras advise`."""
 
+import contextlib
 import json
+import logging
 import pathlib
 import sys
 
@@ -32,7 +34,8 @@ def _advise(args):
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)
     say(f"looking at {model.name}")
-    found = advise(model, data, args.batch_size, apply=args.apply)
+    with _told(say):
+        found = advise(model, data, args.batch_size, apply=args.apply)
     _common.end_progress(sys.stderr)
     for number, advice in enumerate(found, 1):
         print(f"{number}. {advice}")
@@ -43,3 +46,18 @@ def _advise(args):
         pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
         print(f"\nadvice: {args.json}")
     return _common.DONE
+
+
+@contextlib.contextmanager
+def _told(say):
+    """Shows each receipt as it is made: a trial takes seconds."""
+    log, handler = logging.getLogger("fastkeras.advise"), logging.Handler()
+    level = log.level
+    handler.emit = lambda record: say(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

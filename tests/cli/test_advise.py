@@ -38,8 +38,10 @@ def test_advice_is_printed_and_written(target, tmp_path, capsys):
 
 def test_what_was_tried_is_printed(target, capsys):
     assert main(["advise", target(True), "--apply"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert "  tried: eager: " in out and "ms/step" in out
+    # Each as soon as it is known.
+    assert "eager: " in err and "ms/step" in err
 
 
 @pytest.mark.parametrize(
