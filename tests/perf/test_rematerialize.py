@@ -213,6 +213,42 @@ def test_under_a_strategy(mirrored):
     assert _tools.difference(weights(None), weights(Rematerialize())) < 1e-6
 
 
+# Nested models, several inputs, attention.
+
+
+def nested():
+    """A model called twice in another one, of two inputs, with attention."""
+    inner_inputs = keras.Input((WIDTH,))
+    x = keras.layers.Dropout(0.3)(dense()(inner_inputs))
+    inner = keras.Model(inner_inputs, x, name="inner")
+    first, second = keras.Input((WIDTH,)), keras.Input((3, WIDTH))
+    x = inner(inner(first))[:, None]
+    attention = keras.layers.MultiHeadAttention(2, 3, dropout=0.2, name="look")
+    x = attention(x, value=keras.layers.Masking()(second))
+    middle = keras.Model([first, second], x[:, 0], name="middle")
+    a, b = keras.Input((WIDTH,), name="a"), keras.Input((3, WIDTH), name="b")
+    x = middle([a, b])
+    return {"a": a, "b": b}, keras.layers.Dense(1, name="head")(x)
+
+
+def test_nested_models_and_several_inputs():
+    a, y = data()
+    xy = {"a": a, "b": np.stack([a, a[::-1], 0 * a], 1)}, y
+    runs = []
+    for feature in (
+        None,
+        Rematerialize(["inner", "look"]),
+        Rematerialize(mode="all"),
+    ):
+        model = compiled(nested, feature, "sgd", jit_compile=False)
+        start = model.get_weights()
+        fit(model, xy=xy)
+        runs.append([v.numpy() for v in model.variables])
+    # The control: what is equal has moved.
+    assert _tools.difference(start, model.get_weights()) > 1e-3
+    assert all(_tools.difference(runs[0], run) < 1e-7 for run in runs[1:])
+
+
 # Masks, recurrent layers, sparse gradients.
 
 
@@ -535,7 +571,6 @@ def test_a_call_that_differs_the_second_time_is_refused(call, operation, eager):
 @pytest.mark.parametrize("feature", [FEATURES["sqrt"], "auto"])
 def test_a_tier_that_keeps_more_is_found(feature):
     model = compiled(plain_blocks, feature, jit_compile=False)
-    fit(model)
 
     def step(size):
         return lambda: tf.zeros([size]) + 1
