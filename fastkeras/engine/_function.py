@@ -60,7 +60,8 @@ class StepFunction:
     def __call__(self, iterator):
         """Runs one step on the next batch."""
         logs = None
-        for data, _ in zip(iterator, range(self._model.steps_per_execution)):
+        # In this order: a batch beyond the last step stays in the iterator.
+        for _, data in zip(range(self._model.steps_per_execution), iterator):
             if self._calls.shrinks:
                 # What the step makes could not be put back.
                 private.symbolic_build(self._model, data)

@@ -71,11 +71,9 @@ class ScheduledFunction(StepFunction):
 
     def __call__(self, iterator):
         """Runs one step on the next batch."""
-        for data, _ in zip(iterator, range(1), strict=False):
-            launch = Batches(0, ())
-            launch.data = [data]
-            return self._steps(self.fixed, None, launch)
-        raise StopIteration
+        launch = Batches(0, ())
+        launch.data = [next(iterator)]
+        return self._steps(self.fixed, None, launch)
 
     def pilot(self, feed):
         """The pilot for a kind of feed; it says what the workers do."""

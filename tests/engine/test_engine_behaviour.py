@@ -47,6 +47,19 @@ def test_a_tier_that_parts_from_the_graph_is_found_and_state_put_back():
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_call_takes_no_batch_beyond_its_steps():
+    model = network()
+    model.compile("sgd", "mse", steps_per_execution=2)
+    batches = iter([(X[:8], Y[:8])] * 5)
+    model.make_train_function()
+    for left in (3, 1, 0):
+        model.train_function(batches)
+        assert batches.__length_hint__() == left
+    with pytest.raises(StopIteration):
+        model.train_function(batches)
+    assert model.optimizer.iterations == 5
+
+
 def test_a_gradient_that_is_rounding_errors_is_no_reason(monkeypatch):
     class Shift(keras.layers.Layer):
         """Adds one number to all logits, which a softmax does not see."""
