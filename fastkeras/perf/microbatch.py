@@ -76,8 +76,9 @@ class Microbatch(Feature):
     Raises:
         TypeError: If a number is not an integer.
         ValueError: If a number is < 1, or `budget_bytes` is given beside a
-            number of rows; at the first step, if one row does not fit or the
-            rows of a batch are not known.
+            number of rows; at the first step, if one row does not fit.
+        tf.errors.ResourceExhaustedError: At a step, if `"auto"` has come down
+            to one row and memory runs out.
 
     Example:
 
