@@ -21,6 +21,7 @@ class Reset:
         self._eager = eager
         self._plain = None
         self._due = False
+        self._count = 0
         self.function = None
 
     def begin(self, waits):
@@ -53,6 +54,9 @@ class Reset:
     def _now(self):
         if not self._is_plain():
             return self._model.reset_metrics()
-        if self.function is None:
+        count = sum(len(metric.variables) for metric in self._model.metrics)
+        # The first step may make more: the losses of several outputs.
+        if self.function is None or count != self._count:
             self.function = _launch.quiet(self._model.reset_metrics)
+            self._count = count
         return self.function()

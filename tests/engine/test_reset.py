@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras.engine import _tiers
@@ -92,3 +93,23 @@ def test_a_callback_before_the_first_launch_sees_the_metrics_reset():
 
     fit(FastModel, callbacks=[Look()])
     assert seen == [0, 0, 0]
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_the_losses_of_several_outputs_are_of_one_epoch(feed):
+    def logs(base):
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((3,))
+        outputs = [keras.layers.Dense(1, name=name)(inputs) for name in "ab"]
+        model = base(inputs, outputs)
+        model.compile("sgd", ["mse", "mae"])
+        data = tf.data.Dataset.from_tensor_slices((X, (Y, Y))).batch(5)
+        given = (X, [Y, Y]) if feed == "resident" else (data,)
+        options = {"batch_size": 5, "shuffle": False} if len(given) > 1 else {}
+        return model.fit(*given, epochs=3, verbose=0, **options).history
+
+    stock = logs(keras.Model)
+    assert apart(stock, logs(FastModel)) < 1e-6
+    # An epoch's loss is not the mean of those so far.
+    means = np.cumsum(stock["a_loss"]) / [1, 2, 3]
+    assert np.abs(means - stock["a_loss"]).max() > 1e-3
