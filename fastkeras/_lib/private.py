@@ -283,10 +283,11 @@ def without_retrace_warning(function):
 
 def metrics_are_plain(model):
     """Whether resetting the metrics does nothing but assign variables."""
-    classes = [type(m) for m in model.metrics]
+    metrics = list(model.metrics)
     for metric in model.metrics:
-        classes += map(type, getattr(metric, "metrics", []))
-    ours = type(model).reset_metrics.__module__.startswith("fastkeras.")
+        metrics += getattr(metric, "metrics", [])
+    resets = [m.reset_state for m in metrics]
+    ours = model.reset_metrics.__module__.startswith("fastkeras.")
     return ours and all(
-        c.__module__.startswith(("keras.", "fastkeras.")) for c in classes
+        r.__module__.startswith(("keras.", "fastkeras.")) for r in resets
     )

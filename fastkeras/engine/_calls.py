@@ -7,6 +7,7 @@ from fastkeras.engine import _launch
 from fastkeras.engine import _tiers
 from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._refusals import annotate
+from fastkeras.engine._reset import Reset
 from fastkeras.engine._retry import within_memory
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
@@ -30,6 +31,7 @@ class Calls:
         self._eager = eager
         self._functions = {}
         self._signature = signature_of(model, name)
+        self.reset = Reset(model, eager)
         self.ledger = Ledger()
 
     @property
@@ -109,7 +111,7 @@ class Calls:
         function = self._made(
             key,
             lambda: _launch.TraceOfFeed(
-                make(self._step, self._reset, self.window, jit)
+                make(self._step, self.reset.within, self.window, jit)
             ),
         )
         return self._call(key, function, jit, feed, *map(tf.constant, numbers))
@@ -148,11 +150,6 @@ class Calls:
             tf.constant(count),
         )
         return int(done), logs
-
-    def _reset(self):
-        """Resets the metrics, where that can be a part of a launch."""
-        if private.metrics_are_plain(self.model):
-            self.model.reset_metrics()
 
     def _made(self, key, make, *args, **kwargs):
         if key not in self._functions:

@@ -18,7 +18,6 @@ from fastkeras.engine._launch import Rows
 from fastkeras.engine._pilot import Call
 from fastkeras.engine._pilot import Pilot
 from fastkeras.engine._refusals import why
-from fastkeras.engine._reset import Reset
 from fastkeras.engine._resident import Resident
 
 #: What a tier raises that can't be compiled.
@@ -50,9 +49,9 @@ class StepFunction:
         self._profiled = False
         self.pilots = {}
         self.eager = model.run_eagerly or tf.config.functions_run_eagerly()
-        self.reset = Reset(model, self.eager)
         self.fixed = _tiers.fixed_step(model)
         self._calls = Calls(model, name, self.eager)
+        self.reset = self._calls.reset
         self.ledger = self._calls.ledger
 
     # For Keras's own callers.

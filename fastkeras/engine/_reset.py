@@ -22,6 +22,7 @@ class Reset:
         self._plain = None
         self._due = False
         self._count = 0
+        self._within = set()
         self.function = None
 
     def begin(self, waits):
@@ -30,9 +31,17 @@ class Reset:
         Args:
             waits: Bool, whether the first launch may do it.
         """
-        self._due = waits and self._is_plain()
+        # A trace resets the metrics that there were when it was made.
+        known = self._within <= {self._variables()}
+        self._due = waits and known and self._is_plain()
         if not self._due:
             self._now()
+
+    def within(self):
+        """Does it as a part of the launch that is traced, where it can be."""
+        if private.metrics_are_plain(self._model):
+            self._model.reset_metrics()
+            self._within.add(self._variables())
 
     def take(self):
         """Whether the launch that begins now is to do it."""
@@ -54,9 +63,12 @@ class Reset:
     def _now(self):
         if not self._is_plain():
             return self._model.reset_metrics()
-        count = sum(len(metric.variables) for metric in self._model.metrics)
+        count = self._variables()
         # The first step may make more: the losses of several outputs.
         if self.function is None or count != self._count:
             self.function = _launch.quiet(self._model.reset_metrics)
             self._count = count
         return self.function()
+
+    def _variables(self):
+        return sum(len(metric.variables) for metric in self._model.metrics)

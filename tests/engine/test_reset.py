@@ -113,3 +113,37 @@ def test_the_losses_of_several_outputs_are_of_one_epoch(feed):
     # An epoch's loss is not the mean of those so far.
     means = np.cumsum(stock["a_loss"]) / [1, 2, 3]
     assert np.abs(means - stock["a_loss"]).max() > 1e-3
+
+
+def test_a_metric_made_after_the_first_trace_is_reset_too():
+    def seen(base):
+        values = []
+
+        class Late(keras.callbacks.Callback):
+            """Keeps a mean of its own on the model, from epoch 0 on."""
+
+            def on_epoch_end(self, epoch, logs=None):
+                if epoch == 0:
+                    self.model.late = keras.metrics.Mean(name="late")
+                self.model.late.update_state(epoch)
+                values.append(float(self.model.late.result()))
+
+        fit(base, callbacks=[Late()])
+        return values
+
+    assert seen(FastModel) == seen(keras.Model) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("of", ["metric", "model"])
+def test_a_reset_put_on_an_instance_is_called(of):
+    metric = keras.metrics.MeanAbsoluteError(name="mae")
+    model, _ = fit(FastModel, metric)
+    resets = []
+    # As a tracer or a wrapper of the user's does it.
+    if of == "metric":
+        metric.reset_state = lambda: resets.append(1)
+    else:
+        model.reset_metrics = lambda: resets.append(1)
+    model.compile()
+    model.evaluate(X, Y, verbose=0)
+    assert resets == [1]
