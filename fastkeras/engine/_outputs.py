@@ -32,6 +32,8 @@ class Loop:
 
     Attributes:
         room: Integer, the most batches in a call, or None.
+        before: List of the variables that a step may change and their values
+            before the first call.
     """
 
     def __init__(self, step, jit, feed):
@@ -44,12 +46,24 @@ class Loop:
         number = tf.TensorSpec([], tf.int32)
         self._specs = specs, number, number
         self._trace = None
+        self._free = False
+        self.before = []
 
     def __call__(self, spec, arrays, start, count):
         del spec
         if self._trace is None:
             self._trace = self._function.get_concrete_function(*self._specs)
+            if not self._free:
+                # All that the step knows of, also where the model does not.
+                self.before = [
+                    (v, tf.identity(v)) for v in self._trace.variables
+                ]
         return self._trace(arrays, start, count)
+
+    def put_back(self):
+        """Makes it as if the first call, and what came after, had not been."""
+        for variable, value in self.before:
+            variable.assign(value)
 
     def experimental_get_tracing_count(self):
         """How often the function was traced, as of a `tf.function`."""
@@ -79,7 +93,10 @@ class Loop:
 
         traced = tf.function(one, autograph=False)
         body = traced.get_concrete_function(tf.TensorSpec([], tf.int32))
-        outs = _loop(body, count, room, self._jit)
+        _check(tf.nest.flatten(body.structured_outputs), self._size)
+        # Whether the order in which batches are predicted can't be seen.
+        self._free = _only_reads(body.graph)
+        outs = _loop(body, count, room, self._jit, self._free)
         return tf.nest.pack_sequence_as(body.structured_outputs, outs)
 
 
@@ -114,14 +131,13 @@ def _padded(array, rows):
     return tf.ensure_shape(tf.pad(array, pads), [rows, *array.shape[1:]])
 
 
-def _loop(body, count, room, jit):
+def _loop(body, count, room, jit, free):
     """The outputs of all batches, one below the other, as a flat list."""
     arrays = [
         tf.TensorArray(s.dtype, room, element_shape=s.shape)
         for s in tf.nest.flatten(body.structured_outputs)
     ]
 
-    free = _only_reads(body.graph)
     # XLA runs what stands side by side in its loop at the same time. What is
     # past `count` is predicted of zeros, and left out.
     width = _SIDE_BY_SIDE if jit and free else 1
@@ -144,35 +160,26 @@ def _loop(body, count, room, jit):
 
 
 def _only_reads(graph):
-    """Whether the order in which batches are predicted can't be seen."""
+    """Whether nothing in a graph changes a state."""
     return all(
         op.type in _READS or not op.op_def.is_stateful
         for op in graph.get_operations()
     )
 
 
-def stacks(tensor):
-    """Whether the outputs of batches can be put one below the other."""
-    return (
-        isinstance(tensor, tf.Tensor)
-        and tensor.shape.rank
-        and tensor.shape.is_fully_defined()
-        and tensor.dtype != tf.string
-    )
-
-
-def state(model):
-    """What a prediction may change: seeds, and what layers keep."""
-    weights = {id(v) for v in model.trainable_variables}
-    kept = [v.value for v in model.variables if id(v) not in weights]
-    return [(v, tf.identity(v)) for v in kept]
-
-
-def put_back(kept):
-    """Puts back what `state` returned, where it has changed."""
-    for variable, value in kept:
-        if not bool(tf.reduce_all(tf.equal(variable, value))):
-            variable.assign(value)
+def _check(outputs, rows):
+    """Refuses outputs that may not have so many rows in every batch."""
+    for k, out in enumerate(outputs):
+        fits = (
+            isinstance(out, tf.Tensor)
+            and out.shape.is_fully_defined()
+            and out.shape[:1] == [rows]
+        )
+        if not fits:
+            raise ValueError(
+                f"output {k} is not, in every batch, an array with a row for "
+                "each of the batch"
+            )
 
 
 def parting(got, want):

@@ -122,11 +122,7 @@ class Predictor:
     def _loop(self, tier, feed, start, count):
         """Predicts by a loop, in as many calls as it takes."""
         jit = tier.startswith("xla")
-        key = (tier, spec_of(feed.spec))
-        if key not in self._loops:
-            step = self._model.predict_step
-            self._loops[key] = _outputs.Loop(step, jit, feed)
-        loop = self._loops[key]
+        loop = self._loops[tier, spec_of(feed.spec)]
         room = loop.room or count
         return [
             self.ledger.call(
@@ -143,25 +139,27 @@ class Predictor:
 
     def _prepared(self, pilot, tier, feed, start):
         """Compiles a loop by one batch; returns whether it is of use."""
-        if (tier, spec_of(feed.spec)) in self._loops:
+        key = (tier, spec_of(feed.spec))
+        if key in self._loops:
             return True
         begin = time.perf_counter()
-        kept = _outputs.state(self._model)
+        jit = tier.startswith("xla")
+        loop = _outputs.Loop(self._model.predict_step, jit, feed)
+        self._loops[key] = loop
         try:
             (got,) = self._loop(tier, feed, start, 1)
             pilot.cost[tier] = time.perf_counter() - begin
             reason = None
             if tier == "xla-loop" and not self._jit:
-                _outputs.put_back(kept)
+                loop.put_back()
                 want = self.ledger.call(
                     self.fixed, self._one, self._jit, feed.at(start)
                 )
                 reason = _outputs.parting(got, want)
         except _REFUSALS as error:
-            if self._jit:
-                raise
             reason = f"does not compile: {why(error, self._model)}"
-        _outputs.put_back(kept)
+        loop.put_back()
+        loop.before.clear()
         if reason:
             with self._lock:
                 pilot.drop(tier, reason)
@@ -210,7 +208,7 @@ def predict(model, x, batch_size, verbose, steps, callbacks):
     with contextlib.closing(run(model.predictor, pilot, feed)) as launches:
         parts = _gathered(model, launches, callbacks)
     callbacks.on_predict_end()
-    return tf.nest.map_structure(lambda *p: _joined(p), *parts)
+    return tf.nest.map_structure(lambda *p: _joined(list(p)), *parts)
 
 
 def _gathered(model, launches, callbacks):
@@ -244,19 +242,8 @@ def _one_by_one(predictor, pilot, feed):
 
 def _launches(predictor, pilot, feed):
     """Yields a function for each launch of resident data."""
-    first = []
-
-    def begin():
-        first.append(predictor.at(pilot, feed, 0))
-        return first, 1
-
     full = feed.rows // feed.batch_size
     done = 0
-    if pilot.tier not in LOOPS:
-        yield begin
-        done = 1
-        if not all(map(_outputs.stacks, tf.nest.flatten(first[0]))):
-            full = 0
     while done < feed.length:
         tier, count = predictor.fixed, 1
         if done < full:
@@ -270,7 +257,10 @@ def _on_host(tensor):
 
 
 def _joined(parts):
+    """The outputs of all batches as one: an array, if they are dense."""
     shapes = {p.shape[1:] if isinstance(p, np.ndarray) else None for p in parts}
     if len(shapes) == 1 and None not in shapes and parts[0].ndim:
         return np.concatenate(parts)
-    return private_marks.concat([tf.convert_to_tensor(p) for p in parts])
+    if not isinstance(parts[0], (tf.RaggedTensor, tf.SparseTensor)):
+        parts = [tf.convert_to_tensor(p) for p in parts]
+    return private_marks.concat(parts)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras.engine import _outputs
+from fastkeras.engine import _pilot
 from fastkeras.engine import _tiers
 
 X = np.random.default_rng(0).normal(size=(43, 3)).astype("float32")
@@ -26,6 +27,14 @@ def network(base):
     model = base(inputs, outputs)
     model.compile()
     return model
+
+
+def tries(tier, monkeypatch):
+    """Has a tier tried after a few batches."""
+    tiers = ["graph-step", tier]
+    monkeypatch.setattr(_tiers, "available", lambda *_: (tiers, []))
+    monkeypatch.setattr(_pilot, "FREE", 1e9)
+    monkeypatch.setattr(_pilot, "LAUNCH_SECONDS", 0)
 
 
 def same(ours, stock):
@@ -126,12 +135,83 @@ def test_a_tier_whose_outputs_part_is_left_out(monkeypatch):
     inputs = keras.Input((3,))
     model = FastModel(inputs, Unlike()(inputs))
     model.compile()
-    tiers = ["graph-step", "xla-loop"]
-    monkeypatch.setattr(_tiers, "available", lambda *_: (tiers, []))
-    monkeypatch.setattr("fastkeras.engine._pilot.FREE", 1e9)
+    tries("xla-loop", monkeypatch)
     first = model.predict(X, batch_size=1, verbose=0)
     np.testing.assert_array_equal(
         model.predict(X, batch_size=1, verbose=0), first
     )
     why = "xla-loop left out: its output 0 differs from the graph's"
     assert model.perf_report()["predict_step"]["choices"] == [why]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        tf.reduce_sum,
+        lambda x: tf.reduce_sum(x, 0),
+        lambda x: tf.boolean_mask(x, x[:, 0] > 0),
+        lambda x: tf.RaggedTensor.from_tensor(x),
+        tf.sparse.from_dense,
+    ],
+    ids=["scalar", "no row", "some rows", "ragged", "sparse"],
+)
+@pytest.mark.parametrize("tier", ["graph-loop", "xla-loop"])
+def test_outputs_that_no_loop_can_hold_come_from_steps(
+    output, tier, monkeypatch
+):
+    tries(tier, monkeypatch)
+
+    def predicted(base):
+        class Model(base):
+            """Has no layer."""
+
+            def call(self, x):
+                return output(x)
+
+        model = Model()
+        model.compile()
+        return model, model.predict(X, batch_size=1, verbose=0)
+
+    model, ours = predicted(FastModel)
+    stock = predicted(keras.Model)[1]
+    assert type(ours) is type(stock)
+    if isinstance(stock, tf.RaggedTensor):
+        ours, stock = ours.to_tensor(), stock.to_tensor()
+    if isinstance(stock, tf.SparseTensor):
+        ours, stock = map(tf.sparse.to_dense, (ours, stock))
+    np.testing.assert_array_equal(ours, stock)
+    (why,) = model.perf_report()["predict_step"]["choices"]
+    assert f"{tier} left out: does not compile" in why
+
+
+class Counts(keras.layers.Layer):
+    """Adds how often it was called, kept where Keras does not look."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = tf.Variable(0.0)
+
+    def call(self, x):
+        return x + self.calls.assign_add(1.0)
+
+
+@pytest.mark.parametrize("tier", ["graph-loop", "xla-loop"])
+@pytest.mark.parametrize("kind", ["own variable", "states of an RNN"])
+def test_the_trial_of_a_tier_leaves_no_trace_in_a_state(
+    kind, tier, monkeypatch
+):
+    tries(tier, monkeypatch)
+
+    def predicted(base):
+        keras.utils.set_random_seed(2)
+        inputs = keras.Input((3,), batch_size=2)
+        x = Counts()(inputs)
+        if kind != "own variable":
+            x = keras.layers.LSTM(2, stateful=True)(inputs[:, None])
+        model = base(inputs, x)
+        model.compile()
+        return model, model.predict(X[:42], batch_size=2, verbose=0)
+
+    model, ours = predicted(FastModel)
+    np.testing.assert_allclose(ours, predicted(keras.Model)[1], atol=1e-6)
+    assert tier in model.perf_report()["predict_step"]["time per batch"]
