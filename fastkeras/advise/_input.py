@@ -1,5 +1,6 @@
 """Rules on the data: shapes that vary, epochs that end, input that is late."""
 
+from fastkeras._lib import figures
 from fastkeras.advise._advice import Advice
 from fastkeras.engine._resident import MEMORY_SHARE
 from fastkeras.perf import PadBatches
@@ -127,10 +128,11 @@ def large_arrays(facts):
         return None
     return Advice(
         "large arrays",
-        f"{size / 2**20:.3g} MB of arrays, of which `fit` holds a second copy"
+        f"{figures.memory(size)} of arrays, of which `fit` holds a second copy"
         + (
-            f": too large for a device with {facts.free_memory / 2**20:.3g} MB "
-            "free, so that each batch is gathered on the host"
+            ": too large for a device with "
+            f"{figures.memory(facts.free_memory)} free, so that each batch is "
+            "gathered on the host"
             if facts.is_fast
             else ", and gathers the rows of each batch from it"
         ),

@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from fastkeras._lib import figures
 from fastkeras._lib.layers import trained_batch_norms
 from fastkeras.advise._advice import Advice
 from fastkeras.perf import Microbatch
@@ -31,8 +32,8 @@ def activations(facts):
     feature = Rematerialize() if norms else Microbatch(rows)
     return Advice(
         "memory",
-        f"the backward pass keeps {size / 2**20:.3g} MB of activations, with "
-        f"{free / 2**20:.3g} MB free",
+        f"the backward pass keeps {figures.memory(size)} of activations, with "
+        f"{figures.memory(free)} free",
         "activations of one slice or one block at a time, for a step that "
         "takes up to half as long again",
         change,

@@ -8,6 +8,7 @@ import statistics
 
 import tensorflow as tf
 
+from fastkeras._lib import figures
 from fastkeras.advise._advice import Advice
 from fastkeras.model import FastModel
 
@@ -28,7 +29,7 @@ def eager(facts):
     )
     name, size = facts.traced.largest
     activation = (
-        f"; the largest activation, {name}, takes {size / 2**20:.3g} MB, and "
+        f"; the largest activation, {name}, takes {figures.memory(size)}, and "
         "every one of them lives as a tensor of Python's"
         if size
         else ""

@@ -22,6 +22,7 @@ import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
+from fastkeras._lib import figures
 from fastkeras._lib import private
 from fastkeras.measure import _liveness
 from fastkeras.measure import _step_memory
@@ -90,24 +91,22 @@ class MemoryPlan:
         if self.measured is not None:
             rows["step, measured"] = self.measured
         lines = [f"memory of a step of {self.batch_size} rows"]
-        lines += [f"  {name:24}{_text(n):>12}" for name, n in rows.items()]
+        lines += _rows(rows)
         lines += ["activations", *_bars(self.activations)]
         lines.append("what features would save")
-        lines += [f"  {n:24}{_text(b):>12}" for n, b in self.savings.items()]
+        lines += _rows(self.savings)
         return "\n".join(lines)
 
 
-def _text(size):
-    if size < 2**20 / 10:
-        return f"{size / 2**10:.1f} KB"
-    return f"{size / 2**20:.1f} MB"
+def _rows(sizes):
+    return [f"  {n:24}{figures.memory(s):>12}" for n, s in sizes.items()]
 
 
 def _bars(values):
     most = max(values.values(), default=0)
     for name, size in values.items():
         bar = "#" * round(_BAR * size / most)
-        yield f"  {name[:23]:24}{_text(size):>12} {bar}"
+        yield f"  {name[:23]:24}{figures.memory(size):>12} {bar}"
 
 
 def memory(model, batch_size=32, measured=True, data=None):

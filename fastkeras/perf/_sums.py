@@ -6,6 +6,7 @@ import contextvars
 import tensorflow as tf
 
 from fastkeras._lib import checks
+from fastkeras._lib import figures
 from fastkeras._lib.warn import warn
 from fastkeras.perf import _gradients
 from fastkeras.perf import _part
@@ -117,8 +118,8 @@ def _dense(total):
         size = sum(g.shape.num_elements() * g.dtype.size for g in sparse)
         warn(
             f"{len(sparse)} sparse gradient(s) are added up as dense tensors "
-            f"of {size / 2**20:.1f} MB in all, because the parts of an update "
-            "are walked by a loop."
+            f"of {figures.memory(size)} in all, because the parts of an "
+            "update are walked by a loop."
         )
     gradients = [
         [None if g is None else tf.convert_to_tensor(g) for g in group]
