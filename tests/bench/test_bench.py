@@ -477,6 +477,7 @@ def test_an_interrupt_keeps_the_rows_that_were_done(monkeypatch):
     assert report["interrupted"] and report["rows"] == [done]
 
 
+@pytest.mark.slow
 def test_a_quick_row_in_a_process_writes_every_key(tmp_path):
     path = tmp_path / "bench.json"
     command = [sys.executable, "-m", "fastkeras", "bench", "--quick"]
