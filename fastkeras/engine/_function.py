@@ -98,7 +98,7 @@ class StepFunction:
 
     def run(self, feed, launch, tier):
         """Runs a launch; returns the logs of its last step."""
-        start = time.perf_counter()
+        start, known = time.perf_counter(), len(self.ledger.entries)
         if tier in LOOPS and isinstance(launch, Rows):
             logs = self._loops(tier, feed, launch)
         elif tier in LOOPS and launch.asked:
@@ -112,12 +112,17 @@ class StepFunction:
             self._checked = True
             self._check_features()
         if tier is not None:
-            self._note(feed, tier, launch.updates, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            traced = len(self.ledger.entries) > known
+            compared = self.pilot(feed).note(
+                tier, launch.updates, seconds, traced
+            )
+            self._keep(feed, compared)
         return logs
 
-    def _note(self, feed, tier, updates, seconds):
+    def _keep(self, feed, compared):
+        """Keeps what a comparison measured for the next process."""
         pilot = self.pilot(feed)
-        compared = pilot.note(tier, updates, seconds)
         self._profiled |= private_measure.is_profiled()
         if len(pilot.tiers) == 1 or not self._model.perf.execution.cache:
             return

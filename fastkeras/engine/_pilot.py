@@ -57,7 +57,7 @@ class Call:
 
 
 class Times:
-    """The seconds of launches, without the first ones.
+    """The seconds of launches, without the first ones and those that trace.
 
     Args:
         warmup: Integer, how many are left out.
@@ -70,11 +70,11 @@ class Times:
         self._left_out = warmup
         self.seconds = collections.deque(maxlen=64)
 
-    def add(self, seconds):
+    def add(self, seconds, traced=False):
         """Takes in a launch."""
         if self._left_out:
             self._left_out -= 1
-        else:
+        elif not traced:
             self.seconds.append(seconds)
 
 
@@ -174,20 +174,22 @@ class Pilot:
             size = 1 if step is None else max(1, int(seconds / step))
         return size if left is None else max(1, min(size, left))
 
-    def note(self, tier, steps, seconds):
+    def note(self, tier, steps, seconds, traced=False):
         """Takes in a launch; the first of each tier only warms it up.
 
         Args:
             tier: String, the tier it ran in.
             steps: Integer, the updates in it.
             seconds: Float, what it took.
+            traced: Bool, whether something was traced in it: such a launch
+                counts in a comparison, but not in the times reported.
 
         Returns:
             The tiers whose comparison has just ended, and their medians: a
             dict, which is empty after most launches.
         """
         self._spent += seconds
-        self._reported[tier].add(seconds / steps)
+        self._reported[tier].add(seconds / steps, traced)
         if tier not in self._warm:
             self._warm.add(tier)
             return {}

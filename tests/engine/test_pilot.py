@@ -80,3 +80,13 @@ def test_times_that_overlap_are_compared_for_longer():
     # Slower each time: three launches tell.
     reason, tier = samples([9, 2, 2, 1.5])
     assert "n=3 launches" in reason and tier == "graph-step"
+
+
+def test_a_launch_that_traces_is_not_in_the_times_reported():
+    pilot = Pilot(["graph-step"])
+    for seconds, traced in ((9.0, True), (1.0, False), (9.0, True)):
+        pilot.note("graph-step", 1, seconds, traced)
+    assert pilot.times("graph-step") == [1.0]
+    # One that traces nothing counts, however slow it was.
+    pilot.note("graph-step", 1, 9.0)
+    assert pilot.times("graph-step") == [1.0, 9.0]
