@@ -6,6 +6,7 @@ before they are clipped, and the weights before and after the update.
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import philox
@@ -224,6 +225,17 @@ class Probe(Feature):
     def bad_steps(self):
         """Number of updates that were not finite; waits for the device."""
         return 0 if self.layers is None else int(self._counts[0])
+
+    def spoilt(self):
+        """Pair of the updates so far and the layers with weights not finite.
+
+        NaN in the data may reach the gradient of a kernel and no other: an
+        activation that turns it to 0 keeps the loss and the biases finite.
+        """
+        sums = [float(check_sum(v.value)) for v in self._variables]
+        pairs = zip(self._ids, np.isfinite(sums), strict=True)
+        found = dict.fromkeys(self.layers[i] for i, fine in pairs if not fine)
+        return int(self._steps()), tuple(found)
 
     def health(self):
         """Dict of layer to `LayerHealth`, of the updates since `reset`."""

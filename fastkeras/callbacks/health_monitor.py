@@ -31,14 +31,22 @@ class NonFinite:
         operation: String, the type of the operation; `""` if the forward
             pass was finite; None if it can't be known.
         layers: Tuple of strings, the layers whose gradient was not finite.
+        in_weights: Bool, whether only the weights told, at the end of an
+            epoch: `step` is then the last update of it, `layers` are theirs.
     """
 
     step: int
     layer: str
     operation: str
     layers: tuple
+    in_weights: bool = False
 
     def __str__(self):
+        if self.in_weights:
+            return (
+                f"By update {self.step} weights were not finite, though each "
+                f"loss was: first those of {self.layer!r}."
+            )
         if self.operation:
             where = f"first in {self.operation} of {self.layer!r}"
         elif self.operation is None:
@@ -134,10 +142,9 @@ class HealthMonitor(Monitor):
         ]
         lines += [f"{k} {v:.4g}" for k, v in self.logs.items()]
         if self.first_non_finite:
-            lines.append(
-                f"{self.first_non_finite} There were "
-                f"{self.non_finite_steps} such updates."
-            )
+            lines.append(str(self.first_non_finite))
+        if self.non_finite_steps:
+            lines[-1] += f" There were {self.non_finite_steps} such updates."
         return "\n".join(lines) or "no epoch yet"
 
     def scalars(self):
@@ -198,6 +205,7 @@ class HealthMonitor(Monitor):
             )
             return
         self._look()
+        self._look_at_weights()
         self.layers = self._probe.health()
         self.dead = {
             _layer(self.model, name): value
@@ -233,7 +241,20 @@ class HealthMonitor(Monitor):
         self.first_non_finite = NonFinite(
             step, layer, "" if kind == () else kind, tuple(layers)
         )
-        if self.model.perf.guards or self.action == "ignore":
+        if not self.model.perf.guards:
+            self._tell()
+
+    def _look_at_weights(self):
+        if self.first_non_finite is None:
+            step, layers = self._probe.spoilt()
+            if layers:
+                self.first_non_finite = NonFinite(
+                    step, layers[0], "", layers, in_weights=True
+                )
+                self._tell()
+
+    def _tell(self):
+        if self.action == "ignore":
             return
         text = (
             f"{self.first_non_finite} Look for NaN or Inf in the data, lower "

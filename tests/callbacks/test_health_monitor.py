@@ -271,3 +271,24 @@ def test_nothing_is_printed_by_its_making(caplog):
         tf.get_logger().warning("heard")
     assert "heard" in caplog.text
     assert "valid node name" not in caplog.text
+
+
+def test_nan_that_an_activation_turns_to_0_is_told_by_the_weights():
+    def hidden(x):
+        return tf.where(x > 0, x, 0.0)
+
+    def watched(x):
+        model, health = network(activation=hidden), HealthMonitor()
+        model.compile("sgd", "mse")
+        train(model, health, x=x, epochs=1)
+        return model, health
+
+    x = X.copy()
+    x[20] = np.nan
+    with pytest.warns(FastKerasWarning, match="By update 4 weights"):
+        model, health = watched(x)
+    assert np.isnan(model.get_weights()[0]).any()
+    first = health.first_non_finite
+    assert (first.step, first.layers) == (4, ("hidden",))
+    assert "those of 'hidden'" in str(health)
+    assert watched(X)[1].first_non_finite is None
