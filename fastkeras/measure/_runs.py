@@ -127,11 +127,10 @@ class Runs(keras.callbacks.Callback):
             self._mark = None
 
     def _start(self):
-        options = tf.profiler.experimental.ProfilerOptions(
-            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
-        )
+        # The default levels, without Python's calls: given as options they are
+        # not taken, and TensorFlow prints a warning for each.
         try:
-            tf.profiler.experimental.start(self._folder, options)
+            tf.profiler.experimental.start(self._folder)
         except tf.errors.AlreadyExistsError:
             raise ValueError(
                 checks.message(
