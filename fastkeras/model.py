@@ -262,6 +262,9 @@ class FastModel(engine.Loops, keras.Model):
         Returns:
             A `fastkeras.measure.Receipt`; print it, or take `to_dict()`.
 
+        Raises:
+            ValueError: If the model is not compiled.
+
         Example:
 
         >>> model = FastModel.from_keras(keras.Sequential([keras.Input((1,))]))

@@ -6,6 +6,7 @@ import platform
 import keras
 import tensorflow as tf
 
+from fastkeras._lib import checks
 from fastkeras._lib import replicas
 from fastkeras.engine import _tiers
 from fastkeras.measure import receipt
@@ -29,7 +30,18 @@ def report(model):
         A `Receipt` with the sections machine, versions, plan, settings and
         one for each function that has run (train_step, test_step,
         predict_step), and the time per epoch.
+
+    Raises:
+        ValueError: If the model is not compiled.
     """
+    if not model.compiled:
+        raise ValueError(
+            checks.message(
+                "`perf_report` tells of a compiled model",
+                f"{model.name!r}, which is not",
+                "Call `compile` and `fit` first.",
+            )
+        )
     values = {
         "machine": machine(),
         "versions": {

@@ -122,3 +122,12 @@ def test_a_plan_without_features_and_a_tier_are_told_in_words():
     model.fit(X, X[:, :1], batch_size=20, verbose=0)
     feed = model.perf_report()["train_step"]["resident"]
     assert "called from Python" in feed["which is"]
+
+
+def test_a_model_that_is_not_compiled_is_refused_by_name():
+    inputs = keras.Input((1,))
+    model = fk.FastModel(inputs, inputs, name="bare")
+    with pytest.raises(ValueError, match="Received: 'bare'.*`compile`"):
+        model.perf_report()
+    model.compile()
+    assert model.perf_report()["plan"]
