@@ -4,6 +4,7 @@ import time
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from fastkeras import FastModel
@@ -126,7 +127,7 @@ def test_a_plan_without_features_and_a_tier_are_told_in_words():
 
 def test_a_model_that_is_not_compiled_is_refused_by_name():
     inputs = keras.Input((1,))
-    model = fk.FastModel(inputs, inputs, name="bare")
+    model = FastModel(inputs, inputs, name="bare")
     with pytest.raises(ValueError, match="Received: 'bare'.*`compile`"):
         model.perf_report()
     model.compile()
