@@ -133,6 +133,10 @@ def _plain(path):
     return re.sub(r"_\d+(?=[/_]|$)", "", path)
 
 
+def _one_line(value):
+    return " ".join(str(value).split())
+
+
 def differences(old, new):
     """What two results of `identity` differ in.
 
@@ -143,7 +147,8 @@ def differences(old, new):
     for name in old:
         if name != "variables":
             if old[name] != new[name]:
-                found.append(f"{name}: {old[name]} was kept, now {new[name]}")
+                one, two = (_one_line(x[name]) for x in (old, new))
+                found.append(f"{name}: {one} was kept, now {two}")
             continue
         for k in range(max(len(old[name]), len(new[name]))):
             one, two = (

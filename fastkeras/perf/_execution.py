@@ -71,7 +71,12 @@ class Execution:
         checks.one_of(self.feed, "feed", ("auto", "resident", "stream"))
         checks.one_of(self.cache, "cache", (True, False))
         if isinstance(self.signature, str):
-            checks.one_of(self.signature, "signature", ("relax", "pin"))
+            checks.one_of(
+                self.signature,
+                "signature",
+                ("relax", "pin"),
+                "Or give the `tf.TensorSpec`s of a batch.",
+            )
         else:
             specs = tree.map_structure(_spec, self.signature)
             # Lists come back from a config; batches are tuples.
