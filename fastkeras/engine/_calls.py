@@ -11,6 +11,7 @@ from fastkeras.engine._reset import Reset
 from fastkeras.engine._retry import within_memory
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
+from fastkeras.engine._traces import TraceOfFeed
 from fastkeras.perf import _sums
 
 
@@ -110,8 +111,9 @@ class Calls:
         jit = tier.startswith("xla")
         function = self._made(
             key,
-            lambda: _launch.TraceOfFeed(
-                make(self._step, self.reset.within, self.window, jit)
+            lambda: TraceOfFeed(
+                make(self._step, self.reset.within, self.window, jit),
+                relax=not jit,
             ),
         )
         return self._call(key, function, jit, feed, *map(tf.constant, numbers))

@@ -5,7 +5,6 @@ Tiers: `graph-step` and `xla-step` run one step in a call; `graph-loop` and
 so that it can change without a new trace.
 """
 
-import weakref
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -100,33 +99,6 @@ def quiet(function, **options):
     return private.without_retrace_warning(
         tf.function(function, autograph=False, **options)
     )
-
-
-class TraceOfFeed:
-    """A function of resident data, called by its trace for a feed.
-
-    To look for the trace takes a `tf.function` as long as a small step.
-
-    Args:
-        function: `tf.function` of data, permutation, further tensors, and rows
-            of a batch.
-    """
-
-    def __init__(self, function):
-        self._function = function
-        self._traces = weakref.WeakKeyDictionary()
-
-    def __call__(self, feed, *tensors):
-        arguments = (feed.data, feed.order, *tensors, feed.batch_size)
-        trace = self._traces.get(feed)
-        if trace is None:
-            trace = self._function.get_concrete_function(*arguments)
-            self._traces[feed] = trace
-        return trace(*arguments)
-
-    def experimental_get_tracing_count(self):
-        """How often the function was traced, as of a `tf.function`."""
-        return self._function.experimental_get_tracing_count()
 
 
 def one_step(strategy, step, data, jit=False):

@@ -5,6 +5,7 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras._lib.philox import philox
 from fastkeras.engine._launch import quiet
+from fastkeras.engine._traces import any_rows
 
 #: The most batches that XLA makes room for, and the most bytes of them.
 ROOM = 128
@@ -42,7 +43,7 @@ class Loop:
         self._size = feed.batch_size
         self.room = _room(feed) if jit else None
         self._function = quiet(self._launch)
-        specs = private.tree.map_structure(_any_rows, feed.arrays)
+        specs = private.tree.map_structure(any_rows, feed.arrays)
         number = tf.TensorSpec([], tf.int32)
         self._specs = specs, number, number
         self._trace = None
@@ -106,12 +107,6 @@ def _room(feed):
     size = sum(t.shape.num_elements() * t.dtype.size for t in leaves)
     most = max(1, min(feed.full, ROOM, _BYTES // max(size, 1)))
     return -(-most // _SIDE_BY_SIDE) * _SIDE_BY_SIDE
-
-
-def _any_rows(array):
-    if array is None:
-        return None
-    return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
 
 def _rows(arrays, first, count):

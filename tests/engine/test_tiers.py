@@ -10,6 +10,7 @@ from fastkeras import perf
 from fastkeras.engine import _calls
 from fastkeras.engine import _launch
 from fastkeras.engine import _tiers
+from fastkeras.engine import _traces
 
 TIERS = [*_launch.STEPS, *_launch.LOOPS]
 ROWS = np.random.RandomState(0)
@@ -330,3 +331,32 @@ def test_a_shuffled_epoch_is_a_permutation():
     assert [sorted(within[k : k + 6]) for k in (0, 6, 12)] == [
         list(range(k, k + 6)) for k in (0, 6, 12)
     ]
+
+
+@pytest.mark.parametrize(
+    ("tier", "relaxed"),
+    [("graph-step", True), ("graph-loop", True), ("graph-loop", False)],
+)
+def test_a_graph_tier_has_one_trace_for_arrays_of_any_length(
+    tier, relaxed, monkeypatch
+):
+    monkeypatch.setattr(_tiers, "available", lambda *_: ([tier], []))
+    if not relaxed:
+        monkeypatch.setattr(_traces, "any_rows", lambda value: value)
+
+    def losses(base):
+        model = network(base)
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        got = []
+        for rows in (16, 24, 40):
+            data = {"x": X[:rows], "y": Y[:rows], "batch_size": 8}
+            fit = model.fit(**data, shuffle=False, verbose=0)
+            got += fit.history["loss"]
+            got.append(model.evaluate(**data, verbose=0))
+        return model, got
+
+    model, got = losses(FastModel)
+    np.testing.assert_allclose(got, losses(keras.Model)[1], rtol=1e-5)
+    for runner in (model.train_function, model.test_function):
+        (traces,) = runner.ledger.traces().values()
+        assert traces == (1 if relaxed else 3)
