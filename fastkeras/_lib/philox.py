@@ -9,7 +9,6 @@ Philox too, but not the same ones.
 """
 
 import contextlib
-import functools
 import threading
 
 import tensorflow as tf
@@ -24,9 +23,6 @@ _BITS = {
     tf.float16: (tf.uint16, 0x3FF, 0x3C00),
     tf.bfloat16: (tf.uint16, 0x7F, 0x3F80),
 }
-
-# What TensorFlow scrambles a seed with.
-_KEY = 0x3EC8F720, 0x02461E29
 
 
 def uniform(shape, seed, minval=0, maxval=None, dtype=tf.float32):
@@ -62,10 +58,13 @@ def _bits(shape, seed):
     four side by side by a concatenation: its processor time was five times
     this one's.
     """
-    key, next_key, *above = _scrambled(seed)
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     index = tf.range(tf.reduce_prod(tf.cast(shape, tf.int64)))
     block = tf.cast(tf.bitwise.right_shift(index, 2), tf.uint64)
-    words = _rounds(*_halves(block), *above, key, next_key)
+    low = counter[0] + block
+    high = counter[1] + tf.cast(low < block, tf.uint64)
+    words = *_halves(low), *_halves(high)
+    words = _rounds(*words, *_halves(key[0]))
     word = tf.cast(index, tf.uint32) & 3
     first, second, third, fourth = words
     drawn = tf.where(
@@ -76,23 +75,6 @@ def _bits(shape, seed):
     return tf.reshape(drawn, shape)
 
 
-def _scrambled(seed):
-    """The key and the upper half of the counter, as four words.
-
-    XLA's own operation for these drops the upper half of a seed, which for a
-    negative one is not zero.
-    """
-    first, second = tf.unstack(tf.bitcast(tf.cast(seed, tf.int64), tf.uint64))
-    key = (tf.constant(word, tf.uint32) for word in _KEY)
-    return _rounds(*_halves(first), *_halves(second), *key)
-
-
-# Traced once: its 150 operations would be traced anew for every draw.
-@functools.partial(
-    tf.function,
-    autograph=False,
-    input_signature=[tf.TensorSpec(None, tf.uint32)] * 6,
-)
 def _rounds(first, second, third, fourth, key, next_key):
     for _ in range(10):
         low, high = _halves(tf.cast(first, tf.uint64) * 0xD2511F53)
