@@ -54,8 +54,6 @@ def _batches(model, feed, callbacks, passes):
     model.make_test_function()
     seen = not all(map(is_blind, callbacks.callbacks))
     model.test_function.reset_metrics(feed, seen)
-    # Every validation sees the same batches, also of endless data.
-    feed.rewind()
     feed.begin()
     logs, done = {}, 0
     try:
@@ -76,4 +74,6 @@ def _batches(model, feed, callbacks, passes):
             callbacks.on_test_batch_end(done - 1, logs)
     finally:
         feed.end()
+        # Every validation sees the same batches, also of endless data.
+        feed.rewind()
     return logs

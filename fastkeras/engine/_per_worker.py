@@ -31,17 +31,19 @@ class PerWorker(Feed):
         self._dataset = coordinator.create_per_worker_dataset(
             lambda: strategy.distribute_datasets_from_function(make)
         )
-        self._iterator = iter(self._dataset)
+        self._iterator = None
         self.spec = self._dataset.element_spec
         super().__init__(None, steps)
 
     def begin(self):
         """Starts an epoch; the data goes on where it was."""
         self.left = self.steps
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
 
     def rewind(self):
         """Makes the next epoch begin with the first batches."""
-        self._iterator = iter(self._dataset)
+        self._iterator = None
 
     def state(self):
         """No position: the workers' data can't be put back where it was."""

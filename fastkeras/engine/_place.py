@@ -66,6 +66,9 @@ class Place:
     def __exit__(self, *error):
         for keeper in self._keepers:
             keeper.close()
+        # An error may hold the feed until the interpreter ends, when threads
+        # of an open iterator can no longer be waited for.
+        self.feed.rewind()
 
     def take_up(self):
         """Goes on from a place that was kept."""

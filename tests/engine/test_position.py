@@ -1,12 +1,16 @@
-"""The position of a stream, put back where its data has ended or has not."""
+"""The position of a stream: put back, and let go of."""
+
+import gc
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras import perf
 from fastkeras.engine._feeds import make_feed
+from fastkeras.engine._stream import Stream
 
 
 def stream():
@@ -38,3 +42,32 @@ def test_the_rest_of_an_epoch(asked, rest):
     assert len(left) == rest
     rows = np.concatenate([x for x, _ in seen + left])
     np.testing.assert_array_equal(np.sort(rows[:, 0]), np.arange(12))
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_an_error_leaves_no_iterator_open(method, monkeypatch):
+    class Stop(keras.callbacks.Callback):
+        """Raises after the first batch."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            raise RuntimeError
+
+        on_test_batch_end = on_train_batch_end
+
+    def left_open():
+        x = np.ones((8, 1), "float32")
+        data = tf.data.Dataset.from_tensor_slices((x, x)).batch(2)
+        inputs = keras.Input((1,))
+        model = FastModel(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+        kind = type(iter(data))
+        gc.collect()
+        with pytest.raises(RuntimeError) as error:
+            getattr(model, method)(data, verbose=0, callbacks=[Stop()])
+        # The traceback holds the feed.
+        assert error.traceback
+        return sum(type(o) is kind for o in gc.get_objects())
+
+    assert left_open() == 0
+    monkeypatch.setattr(Stream, "rewind", lambda _: None)
+    assert left_open() == 1
