@@ -6,6 +6,12 @@ each name, and `tests/_lib/test_private.py` fails by name when it moves.
 
 import contextlib
 
+import keras
+import tensorflow as tf
+
+# Runs a function on shapes alone; the public way is a layer's, for its call.
+from keras.src.backend import compute_output_spec
+
 # The call in progress and the dtype variables are cast to: known to a layer
 # only while the model is being called, and needed again when it is not.
 from keras.src.backend.common import global_state
@@ -108,6 +114,48 @@ def replace_run(functional, run):
 def output_structure(functional):
     """The nested structure of symbols that a functional model returns."""
     return functional._outputs_struct
+
+
+def build_metrics(model, batch):
+    """Makes the variables of the metrics and losses of a functional model.
+
+    Made while the first step is traced, they have TensorFlow trace it twice.
+    Keras's own `_symbolic_build` calls the model for its outputs, which a
+    functional model has at hand.
+
+    Args:
+        model: A functional model, compiled, whose metrics and losses are
+            computed in Keras's way.
+        batch: The specs of a batch. Where a shape is not known but for the
+            rows, nothing is made.
+    """
+    predicted = model._outputs_struct
+    if not all(map(_is_shaped, tree.flatten([batch, predicted]))):
+        return
+    batch = tree.map_structure(_symbol, batch)
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None:
+        return
+    metrics, loss = model._compile_metrics, model._compile_loss
+    if metrics is not None and not metrics.built:
+        compute_output_spec(model.compute_metrics, x, y, predicted, weight)
+    if loss is not None and not loss.built:
+        compute_output_spec(loss, y, predicted, weight)
+
+
+def _is_shaped(spec):
+    if spec is None:
+        return True
+    if not isinstance(spec, (tf.TensorSpec, keras.KerasTensor)):
+        return False
+    return spec.shape is not None and None not in tuple(spec.shape)[1:]
+
+
+def _symbol(spec):
+    if spec is None:
+        return None
+    shape = (None, *spec.shape[1:])
+    return keras.KerasTensor(shape, keras.backend.standardize_dtype(spec.dtype))
 
 
 def scope_mode(layer):

@@ -9,15 +9,25 @@ import struct
 import tensorflow as tf
 
 
-def scalar(name, value, step):
-    """Writes a number.
+def scalars(values, step):
+    """Writes numbers, all in one operation.
 
     Args:
-        name: String.
-        value: Float.
+        values: Dict of name to number.
         step: Integer, the place on the horizontal axis.
     """
-    _write("scalars", name, tf.constant(value, tf.float32), step)
+    metadata = _metadata("scalars")
+    summary = tf.compat.v1.Summary(
+        value=[
+            tf.compat.v1.Summary.Value(
+                tag=name,
+                metadata=metadata,
+                tensor=tf.make_tensor_proto(float(value), tf.float32),
+            )
+            for name, value in values.items()
+        ]
+    )
+    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
 
 
 def text(name, value, step):
@@ -44,14 +54,18 @@ def hparams(values, start):
 
 
 def _write(plugin, name, tensor, step, content=b""):
-    metadata = tf.compat.v1.SummaryMetadata(
+    metadata = _metadata(plugin, content)
+    tf.summary.write(name, tensor, step=step, metadata=metadata)
+
+
+def _metadata(plugin, content=b""):
+    return tf.compat.v1.SummaryMetadata(
         plugin_data=tf.compat.v1.SummaryMetadata.PluginData(
             plugin_name=plugin, content=content
         ),
         # The constants of `summary.proto`: 1 for a scalar, 2 for a tensor.
         data_class=1 if plugin == "scalars" else 2,
     )
-    tf.summary.write(name, tensor, step=step, metadata=metadata)
 
 
 # The wire format of protocol buffers, as far as it is needed.

@@ -185,10 +185,9 @@ class PerfTensorBoard(Monitor):
         with self._writer.as_default():
             # Keras may have handed them over in any order.
             for step, values in sorted(points, key=lambda p: p[0]):
-                for name, value in values.items():
-                    _summaries.scalar(f"batch/{name}", value, step)
-            for name, value in found.items():
-                _summaries.scalar(name, value, self.seen)
+                named = {f"batch/{k}": v for k, v in values.items()}
+                _summaries.scalars(named, step)
+            _summaries.scalars(found, self.seen)
         self._writer.flush()
 
 

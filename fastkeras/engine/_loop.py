@@ -1,10 +1,13 @@
 """The loop of `fit`: epochs, callbacks, validation."""
 
 import keras
+import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib import private_calls
 from fastkeras._lib import replicas
+from fastkeras._lib.forms import is_functional
 from fastkeras._lib.warn import warn
 from fastkeras.engine._apart import apart
 from fastkeras.engine._epochs import EpochTimes
@@ -251,7 +254,8 @@ def build(model, feed):
     Under a strategy no variable can be made inside a replica, and a step that
     makes some is traced twice, which a pinned one and padded batches exclude;
     what a step made that ran out of memory could not be put back; elsewhere
-    Keras makes them while the first step is traced.
+    they are made if that is cheaper than a second trace, or else, as by Keras,
+    while the first step is traced.
     """
     if model.optimizer is not None and model._step.is_ready(model):
         if not model.optimizer.built:
@@ -259,7 +263,20 @@ def build(model, feed):
                 model.optimizer.build(model._step.trainable(model))
     plan = model.perf
     once = plan.execution.pins or plan.pads or plan.shrinks
-    if not (private.has_strategy(model) or once):
-        return
-    with model.distribute_strategy.scope():
-        private.symbolic_build(model, feed.spec)
+    if private.has_strategy(model) or once:
+        with model.distribute_strategy.scope():
+            private.symbolic_build(model, feed.spec)
+    elif _computes_as_keras(model):
+        private_calls.build_metrics(model, feed.spec)
+
+
+def _computes_as_keras(model):
+    """Whether metrics see what a functional model returns, in a graph."""
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        return False
+    if not is_functional(model) or model.has_own_train_step:
+        return False
+    return all(
+        getattr(type(model), name) is getattr(keras.Model, name)
+        for name in ("compute_loss", "compute_metrics")
+    )

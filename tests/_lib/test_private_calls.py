@@ -118,3 +118,27 @@ def test_the_scope_a_layer_was_made_in():
     assert private_calls.scope_mode(made) == "larger_than"
     assert private_calls.scope_mode(off) is None
     assert private_calls.scope_mode(keras.layers.ReLU()) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "are_built"), [(3, True), pytest.param(None, False)]
+)
+def test_metrics_are_made_from_the_outputs_of_a_model(length, are_built):
+    inputs = keras.Input((length, 2))
+    outputs = [keras.layers.Dense(1, name=n)(inputs) for n in "ab"]
+    model = keras.Model(inputs, outputs)
+    model.compile(loss=["mse", "mae"], metrics=[["mae"], ["mae"]])
+    y = tf.TensorSpec([8, length, 1])
+    private_calls.build_metrics(model, (tf.TensorSpec([8, length, 2]), (y, y)))
+    names = {metric.name for metric in model.metrics}
+    # Nothing is guessed where a length is open.
+    assert ({"a_loss", "b_loss"} <= names) == are_built
+    assert model._compile_metrics.built == are_built
+
+
+def test_a_batch_without_labels_makes_no_metric():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Model(model.inputs, model.outputs)
+    model.compile(metrics=["mae"])
+    private_calls.build_metrics(model, (tf.TensorSpec([8, 2]),))
+    assert not model._compile_metrics.built

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fastkeras import FastModel
 from fastkeras import perf
+from fastkeras._lib import private_calls
 from fastkeras.engine import _ledger
 from fastkeras.engine import _parity
 from fastkeras.engine import _tiers
@@ -58,6 +59,21 @@ def test_a_call_takes_no_batch_beyond_its_steps():
     with pytest.raises(StopIteration):
         model.train_function(batches)
     assert model.optimizer.iterations == 5
+
+
+def test_metrics_do_not_have_the_first_step_traced_twice(monkeypatch):
+    def traces():
+        model = network()
+        model.compile("adam", "mse", metrics=["mae"])
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, True)
+        history = model.fit(data, epochs=2, verbose=0).history
+        return list(model.train_function.ledger.traces().values()), history
+
+    once, history = traces()
+    monkeypatch.setattr(private_calls, "build_metrics", lambda *_: None)
+    twice, same = traces()
+    assert (once, twice) == ([1], [2])
+    assert history == same
 
 
 def test_a_gradient_that_is_rounding_errors_is_no_reason(monkeypatch):
