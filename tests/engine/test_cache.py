@@ -125,5 +125,5 @@ def test_what_a_profiler_slowed_down_is_not_kept(
     model = compiled(perf=fk.perf.Execution(feed="stream", jit=False))
     profiler = tf.profiler.experimental.Profile(str(tmp_path))
     with profiler if profiled else contextlib.nullcontext():
-        model.fit(X, Y, batch_size=1, epochs=6, verbose=0)
+        model.fit(X, Y, batch_size=1, epochs=30, verbose=0)
     assert file.exists() != profiled

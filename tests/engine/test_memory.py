@@ -115,7 +115,7 @@ def test_an_eager_step_with_a_large_output_is_told_with_its_size():
     assert setting["reason"].endswith("run from Python: slow")
     (advice,) = (a for a in fk.advise(model, (x, y), 256) if a.rule == "eager")
     # 256 rows of 8,381 floats.
-    said = r"the largest activation, \S*wide\S*, takes 8\.18 MB"
+    said = r"the largest activation, \S*wide\S*, takes 8\.2 MB"
     assert re.search(said, str(advice))
     # The control: there is nothing to tell of a step in the graph.
     model.compile("sgd", "mse", run_eagerly=False)

@@ -78,8 +78,7 @@ def test_a_metric_with_a_reset_of_its_own_keeps_its_call():
     _, logs = fit(FastModel, metric)
     assert logs["batches"] == [2, 2, 2]
     assert logs["val_batches"] == [1, 1, 1]
-    # The first of six comes before the metric is built.
-    assert metric.resets == 5
+    assert metric.resets == 6
 
 
 def test_a_callback_before_the_first_launch_sees_the_metrics_reset():
