@@ -17,11 +17,9 @@ from fastkeras.engine._launch import LOOPS
 from fastkeras.engine._launch import Rows
 from fastkeras.engine._pilot import Call
 from fastkeras.engine._pilot import Pilot
+from fastkeras.engine._refusals import REFUSALS
 from fastkeras.engine._refusals import why
 from fastkeras.engine._resident import Resident
-
-#: What a tier raises that can't be compiled.
-_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
 class StepFunction:
@@ -211,7 +209,7 @@ class StepFunction:
         try:
             trial = self.fixed != "xla-step"
             self._calls.loop(tier, feed, 0, 0, trial=trial)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             if self.fixed == "xla-step" or pilot.tiers == [tier]:
                 raise
             self._drop(
@@ -240,7 +238,7 @@ class StepFunction:
                 lambda: self._calls.pulls(tier, feed, first, 1),
                 lambda: self._calls.batch("graph-step", first),
             )
-        except _REFUSALS as error:
+        except REFUSALS as error:
             if self.fixed == "xla-step":
                 raise
             parting = f"does not compile: {why(error, self._model)}"
@@ -260,15 +258,9 @@ class StepFunction:
         self.pilot(feed).drop(tier, reason)
 
     def _estimate(self, tier):
-        """Seconds that compiling a tier is thought to take.
-
-        The time to trace the step tells both the size of its graph and the
-        speed of this machine at the moment.
-        """
         loops = [c for p in self.pilots.values() for c in p.cost.values()]
-        traces = loops or [e.seconds for e in self.ledger.entries] or [0.5]
-        factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
-        return factor * min(traces)
+        traces = [e.seconds for e in self.ledger.entries]
+        return _tiers.estimate(tier, loops or traces)
 
     def reset_metrics(self, feed, seen):
         """Resets the metrics, or has the next launch do it: a call less.

@@ -20,13 +20,11 @@ from fastkeras.engine._ledger import Ledger
 from fastkeras.engine._ledger import spec_of
 from fastkeras.engine._loop import callback_list
 from fastkeras.engine._pilot import Pilot
+from fastkeras.engine._refusals import REFUSALS
 from fastkeras.engine._refusals import why
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
 from fastkeras.measure import stats
-
-#: What a tier raises that can't be compiled.
-_REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 
 class Predictor:
@@ -96,10 +94,7 @@ class Predictor:
             return pilot.next(self._estimate, left, left)
 
     def _estimate(self, tier):
-        """Seconds that compiling a tier is thought to take."""
-        traces = [e.seconds for e in self.ledger.entries] or [0.5]
-        factor = _tiers.XLA_FACTOR if tier.startswith("xla") else 1
-        return factor * min(traces)
+        return _tiers.estimate(tier, [e.seconds for e in self.ledger.entries])
 
     def _note(self, pilot, tier, count, seconds):
         with self._lock:
@@ -111,18 +106,20 @@ class Predictor:
         Returns:
             Tuple of a list of outputs and how many batches they are of.
         """
-        if tier in LOOPS and self._prepared(pilot, tier, feed, start):
+        loop = None
+        if tier in LOOPS:
+            loop = self._prepared(pilot, tier, feed, start)
+        if loop:
             begin = time.perf_counter()
-            outs = self._loop(tier, feed, start, count)
+            outs = self._run(tier, loop, feed, start, count)
             self._note(pilot, tier, count, time.perf_counter() - begin)
             return outs, count
         outs = [self.at(pilot, feed, start + k) for k in range(count)]
         return outs, count
 
-    def _loop(self, tier, feed, start, count):
+    def _run(self, tier, loop, feed, start, count):
         """Predicts by a loop, in as many calls as it takes."""
         jit = tier.startswith("xla")
-        loop = self._loops[tier, spec_of(feed.spec)]
         room = loop.room or count
         return [
             self.ledger.call(
@@ -138,16 +135,15 @@ class Predictor:
         ]
 
     def _prepared(self, pilot, tier, feed, start):
-        """Compiles a loop by one batch; returns whether it is of use."""
+        """The loop of a tier, compiled by one batch; None if of no use."""
         key = (tier, spec_of(feed.spec))
         if key in self._loops:
-            return True
+            return self._loops[key]
         begin = time.perf_counter()
         jit = tier.startswith("xla")
         loop = _outputs.Loop(self._model.predict_step, jit, feed)
-        self._loops[key] = loop
         try:
-            (got,) = self._loop(tier, feed, start, 1)
+            (got,) = self._run(tier, loop, feed, start, 1)
             pilot.cost[tier] = time.perf_counter() - begin
             reason = None
             if tier == "xla-loop" and not self._jit:
@@ -156,14 +152,17 @@ class Predictor:
                     self.fixed, self._one, self._jit, feed.at(start)
                 )
                 reason = _outputs.parting(got, want)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             reason = f"does not compile: {why(error, self._model)}"
         loop.put_back()
         loop.before.clear()
         if reason:
             with self._lock:
                 pilot.drop(tier, reason)
-        return not reason
+            return None
+        # Not before it is known to be right: another thread may look it up.
+        self._loops[key] = loop
+        return loop
 
     def describe(self):
         """What ran, as nested plain values."""

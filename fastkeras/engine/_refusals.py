@@ -2,8 +2,12 @@
 
 import re
 
+import tensorflow as tf
+
 from fastkeras._lib import private
 
+#: What a tier raises that can't be compiled.
+REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 _NODE = re.compile(r"{{node ([^}]*)}}")
 _CONSTANT = re.compile(r"compile-time constant|static|dynamic shape", re.I)
 

@@ -31,9 +31,7 @@ class Reset:
         Args:
             waits: Bool, whether the first launch may do it.
         """
-        # A trace resets the metrics that there were when it was made.
-        known = self._within <= {self._variables()}
-        self._due = waits and known and self._is_plain()
+        self._due = waits and self._is_plain() and self._knows_all()
         if not self._due:
             self._now()
 
@@ -59,6 +57,10 @@ class Reset:
             plain = private.metrics_are_plain(self._model)
             self._plain = plain and not self._eager
         return bool(self._plain)
+
+    def _knows_all(self):
+        """Whether no metric was made after a trace that resets the others."""
+        return self._within <= {self._variables()}
 
     def _now(self):
         if not self._is_plain():

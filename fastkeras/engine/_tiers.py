@@ -7,7 +7,7 @@ from fastkeras._lib import private
 from fastkeras._lib import replicas
 
 #: What XLA takes to compile a step, as a multiple of the time to trace it.
-XLA_FACTOR = 3.0
+_XLA_FACTOR = 3.0
 
 _CONVOLUTIONS = (
     "BaseConv",
@@ -28,6 +28,20 @@ def pinned_steps(model):
     if steps == 1 and model.perf.execution.steps_per_launch == "auto":
         return None
     return max(1, steps // model.perf.window)
+
+
+def estimate(tier, traces):
+    """Seconds that compiling a tier is thought to take.
+
+    The time to trace the step tells both the size of its graph and the speed
+    of this machine at the moment.
+
+    Args:
+        tier: String.
+        traces: List of the seconds that tracing has taken so far.
+    """
+    factor = _XLA_FACTOR if tier.startswith("xla") else 1
+    return factor * min(traces, default=0.5)
 
 
 def available(model, name, feed):
@@ -162,22 +176,19 @@ def is_blind(callback):
     kind = type(callback)
     if kind.__module__.startswith("keras."):
         return kind is not keras.callbacks.LambdaCallback
-    return all(
-        private.is_default_hook(getattr(callback, hook))
-        for hook in (
-            "on_epoch_begin",
-            "on_train_batch_begin",
-            "on_batch_begin",
-            "on_test_batch_begin",
-        )
+    return _leaves(
+        callback,
+        "on_epoch_begin",
+        "on_train_batch_begin",
+        "on_batch_begin",
+        "on_test_batch_begin",
     )
 
 
 def is_lazy_in_predict(callback):
     """Whether a callback is content with the end of each launch there."""
-    return isinstance(callback, keras.callbacks.ProgbarLogger) or all(
-        private.is_default_hook(getattr(callback, hook))
-        for hook in ("on_predict_batch_begin", "on_predict_batch_end")
+    return isinstance(callback, keras.callbacks.ProgbarLogger) or _leaves(
+        callback, "on_predict_batch_begin", "on_predict_batch_end"
     )
 
 
@@ -195,12 +206,17 @@ def is_lazy(callback):
         return True
     if getattr(callback, "save_freq", None) == "epoch":
         return True
-    hooks = (
+    return _leaves(
+        callback,
         "on_train_batch_begin",
         "on_train_batch_end",
         "on_batch_begin",
         "on_batch_end",
     )
+
+
+def _leaves(callback, *hooks):
+    """Whether a callback leaves all of these hooks as Keras has them."""
     return all(
         private.is_default_hook(getattr(callback, hook)) for hook in hooks
     )

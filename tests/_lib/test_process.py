@@ -15,6 +15,17 @@ SCRIPT = (
 )
 
 
+def numbers_of(script):
+    """What a process of its own prints."""
+    ran = subprocess.run(
+        [sys.executable, "-c", script, process.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return map(int, ran.stdout.split())
+
+
 def test_held_and_peak_follow_an_array():
     before = process.held()
     array = np.ones(64 * MB, "uint8")
@@ -26,13 +37,7 @@ def test_held_and_peak_follow_an_array():
 
 def test_a_child_does_not_begin_with_the_peak_of_its_parent():
     array = np.ones(1024 * MB, "uint8")
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, process.__file__],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    held, peak = map(int, ran.stdout.split())
+    held, peak = numbers_of(SCRIPT)
     assert peak < array.nbytes
     assert 0 < held <= peak
 
@@ -45,12 +50,6 @@ def test_free_is_what_the_limit_of_the_process_leaves():
         "resource.setrlimit(resource.RLIMIT_AS, (gigabyte, gigabyte))\n"
         "print(whole, free())"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", limited, process.__file__],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    whole, left = map(int, ran.stdout.split())
+    whole, left = numbers_of(limited)
     assert 0 < left < 1024 * MB
     assert left < whole
