@@ -10,9 +10,11 @@ from fastkeras.engine._refusals import annotate
 from fastkeras.engine._reset import Reset
 from fastkeras.engine._retry import within_memory
 from fastkeras.engine._signature import PinnedFunction
+from fastkeras.engine._signature import PinnedRows
 from fastkeras.engine._signature import signature_of
 from fastkeras.engine._traces import TraceOfFeed
 from fastkeras.perf import _sums
+from fastkeras.perf._parts import Window
 
 
 class Calls:
@@ -48,7 +50,7 @@ class Calls:
     @property
     def takes_batches(self):
         """Whether steps are given batches only, not rows to gather."""
-        return self._eager or self._signature is not None
+        return self._eager
 
     def has(self, key):
         """Whether a loop (`"graph-loop, stream"`) is compiled."""
@@ -96,8 +98,32 @@ class Calls:
             start: Integer, the first batch.
             due: Bool, whether the metrics are reset before.
         """
-        key = f"{tier}, resident"
-        return self._gathers(key, _launch.rows_function, tier, feed, due, start)
+        if self._signature:
+            return self._pinned_row(tier, feed, due, start)
+
+        def make(step, reset, window, jit):
+            compute = _launch.with_philox(step, jit)
+            compute = _launch.quiet(compute, jit_compile=jit)
+            return _launch.rows_function(compute, reset, window)
+
+        return self._gathers(f"{tier}, resident", make, tier, feed, due, start)
+
+    def _pinned_row(self, tier, feed, *numbers):
+        """Runs one step of a resident feed by the one trace there is."""
+        jit = tier == "xla-step"
+        pinned = self._made(tier, self._step_function, jit)
+        function = self._made(
+            f"{tier}, resident",
+            lambda: PinnedRows(
+                pinned,
+                _launch.rows_function(pinned, self.reset.within, self.window),
+            ),
+        )
+        spec = feed.spec
+        if self.window > 1:
+            spec = Window((spec,) * self.window)
+        numbers = map(tf.constant, numbers)
+        return self._call(tier, function, jit, spec, feed, *numbers)
 
     @within_memory
     def loop(self, tier, feed, start, updates, due=False):

@@ -75,6 +75,16 @@ class BlockWindow(Window):
         return [Run(self.count, self.get)]
 
 
+def with_philox(step, jit):
+    """A step of one batch that XLA can compile well."""
+
+    def compute(data):
+        with philox(jit):
+            return step(data)
+
+    return compute
+
+
 def step_function(strategy, step, jit, relax=True):
     """Compiles a step of one batch.
 
@@ -122,27 +132,20 @@ def _batch(data, order, first, size):
     return take(data, rows, first)
 
 
-def rows_function(step, reset, window, jit):
+def rows_function(compute, reset, window):
     """Compiles one step on resident data.
 
     Args:
-        step: Function of one batch (or window) to a dict of logs.
+        compute: `tf.function` of one batch (or window) to a dict of logs;
+            with XLA it is compiled apart from the gathering of its rows.
         reset: Function that resets the metrics.
         window: Integer, batches in an update.
-        jit: Bool, whether XLA compiles the step.
 
     Returns:
         A `tf.function` of data, permutation, whether the metrics are reset
         before (scalar bool tensor), first batch (scalar int32 tensor) and
         rows of a batch (integer); it returns the logs.
     """
-
-    def compute(data):
-        with philox(jit):
-            return step(data)
-
-    # With XLA, rows are gathered outside: see `loop_function`.
-    compute = quiet(compute, jit_compile=jit)
 
     def launch(data, order, due, start, batch_size):
         batches = tuple(
@@ -225,11 +228,7 @@ def pulls_function(step, jit):
         which are fewer where the data ends, and the logs of the last.
     """
 
-    def compute(data):
-        with philox(jit):
-            return step(data)
-
-    compute = quiet(compute, jit_compile=jit)
+    compute = quiet(with_philox(step, jit), jit_compile=jit)
 
     def launch(first, iterator, count):
         spec = iterator.element_spec

@@ -1,9 +1,12 @@
 """A pinned signature: one spec of the batches, one trace, no other shape."""
 
+import weakref
+
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.private import tree
+from fastkeras.engine._traces import TraceOfFeed
 from fastkeras.perf._padding import Padded
 from fastkeras.perf._parts import Window
 
@@ -71,17 +74,48 @@ class PinnedFunction:
         self._function = function
         self._signature = signature
         self._sizes = set()
+        self.check = signature.check
 
     def __call__(self, data):
+        self.get_concrete_function(data)
+        return self._function(data)
+
+    def get_concrete_function(self, data):
+        """Traces it for the spec of the signature, if it has not been."""
         size = len(data.batches) if isinstance(data, Window) else 1
         if size not in self._sizes:
             self._function.get_concrete_function(self._signature.like(data))
             self._sizes.add(size)
-        return self._function(data)
 
     def experimental_get_tracing_count(self):
         """How often the function was traced, as of a `tf.function`."""
         return self._function.experimental_get_tracing_count()
+
+
+class PinnedRows:
+    """A `PinnedFunction` on batches of resident data, gathered in its call.
+
+    Args:
+        pinned: `PinnedFunction`.
+        function: `tf.function` of resident data that calls it, as
+            `rows_function` makes it.
+    """
+
+    def __init__(self, pinned, function):
+        self._pinned = pinned
+        self._rows = TraceOfFeed(function, relax=True)
+        self._checked = weakref.WeakSet()
+
+    def __call__(self, spec, feed, *tensors):
+        del spec
+        if feed not in self._checked:
+            self._pinned.check(feed.data)
+            self._checked.add(feed)
+        return self._rows(feed, *tensors)
+
+    def experimental_get_tracing_count(self):
+        """How often the step was traced: the gathering is not a trace of it."""
+        return self._pinned.experimental_get_tracing_count()
 
 
 def signature_of(model, name):

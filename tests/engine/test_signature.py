@@ -107,6 +107,21 @@ def test_a_step_that_is_not_pinned_is_traced_for_each_shape():
     assert traces(model, "train_step") > 1
 
 
+def test_pinned_windows_of_arrays_are_gathered_in_the_step():
+    logs, report = {}, {}
+    for signature in ("relax", "pin"):
+        execution = perf.Execution(
+            jit=False, steps_per_launch=1, signature=signature
+        )
+        model = compiled([perf.Accumulate(2), execution])
+        logs[signature] = fit(model, "arrays").history["loss"]
+        report[signature] = model.perf_report()["train_step"]["traces"]
+    np.testing.assert_allclose(logs["pin"], logs["relax"], rtol=1e-6)
+    # Windows of two batches, and at the end one of the last batch alone.
+    assert report["pin"] == {"train_step (graph-step)": 2}
+    assert len(report["relax"]) > 1
+
+
 BAD = {
     "shape": (lambda x, y: (x[:, :3], y), "x: float32 (None, 3)"),
     "dtype": (
