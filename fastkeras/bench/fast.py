@@ -148,7 +148,7 @@ class FastSide(Side):
         over = self.clock.now() >= end
         if self.row.method == "predict":
             # What it tries depends on nothing but the time spent in it.
-            self.settled = over
+            self.settled = over and not open_trials(self._section())
         else:
             self.settled = settling.look(self._section())
         return self.settled or over
@@ -156,6 +156,9 @@ class FastSide(Side):
     def _section(self):
         name = {"fit": "train_step", "evaluate": "test_step"}
         report = self.model.perf_report().to_dict()
+        if self.row.method == "predict":
+            # It has one feed, which is not named.
+            return {"predict": report.get("predict_step", {})}
         return report.get(name.get(self.row.method), {})
 
     def describe(self):

@@ -24,7 +24,6 @@ from fastkeras.engine._refusals import REFUSALS
 from fastkeras.engine._refusals import why
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
-from fastkeras.measure import stats
 
 
 class Predictor:
@@ -32,6 +31,10 @@ class Predictor:
 
     Args:
         model: The model.
+
+    Attributes:
+        ledger: `Ledger` of what was traced and compiled.
+        latest: The `Pilot` of what was predicted last, or None.
     """
 
     def __init__(self, model):
@@ -48,7 +51,7 @@ class Predictor:
             self._one = PinnedFunction(self._one, self._signature)
         self._loops = {}
         self._pilots = {}
-        self._latest = None
+        self.latest = None
         # A model may be asked by several threads at once.
         self._lock = threading.Lock()
         self.ledger = Ledger()
@@ -70,17 +73,15 @@ class Predictor:
             warmup = self._model.perf.execution.warmup_launches
             self._pilots[key] = Pilot(tiers, None, warmup)
             self._pilots[key].reasons += reasons
-        self._latest = self._pilots[key]
-        return self._latest
+        self.latest = self._pilots[key]
+        return self.latest
 
     def batch(self, pilot, data):
         """Predicts one batch of any size."""
         if self._signature:
             self._signature.check(data)
-        start = time.perf_counter()
-        out = self.ledger.call(self.fixed, self._one, self._jit, data)
-        self._note(pilot, self.fixed, 1, time.perf_counter() - start)
-        return out
+        with self._noted(pilot, self.fixed, 1):
+            return self.ledger.call(self.fixed, self._one, self._jit, data)
 
     def at(self, pilot, feed, k):
         """Predicts the k-th batch of a resident feed, padded if it has to."""
@@ -96,9 +97,15 @@ class Predictor:
     def _estimate(self, tier):
         return _tiers.estimate(tier, [e.seconds for e in self.ledger.entries])
 
-    def _note(self, pilot, tier, count, seconds):
+    @contextlib.contextmanager
+    def _noted(self, pilot, tier, count):
+        """Tells the pilot how long a launch of so many batches takes."""
+        start, known = time.perf_counter(), len(self.ledger.entries)
+        yield
+        seconds = time.perf_counter() - start
+        traced = len(self.ledger.entries) > known
         with self._lock:
-            pilot.note(tier, count, seconds)
+            pilot.note(tier, count, seconds, traced)
 
     def many(self, pilot, tier, feed, start, count):
         """Predicts full batches of a resident feed.
@@ -110,10 +117,8 @@ class Predictor:
         if tier in LOOPS:
             loop = self._prepared(pilot, tier, feed, start)
         if loop:
-            begin = time.perf_counter()
-            outs = self._run(tier, loop, feed, start, count)
-            self._note(pilot, tier, count, time.perf_counter() - begin)
-            return outs, count
+            with self._noted(pilot, tier, count):
+                return self._run(tier, loop, feed, start, count), count
         outs = [self.at(pilot, feed, start + k) for k in range(count)]
         return outs, count
 
@@ -163,19 +168,6 @@ class Predictor:
         # Not before it is known to be right: another thread may look it up.
         self._loops[key] = loop
         return loop
-
-    def describe(self):
-        """What ran, as nested plain values."""
-        pilot = self._latest
-        return {
-            "time per batch": {
-                tier: str(stats.summarize(pilot.times(tier)))
-                for tier in (self.fixed, *LOOPS)
-                if pilot.times(tier)
-            },
-            "choices": list(pilot.reasons),
-            **self.ledger.describe(),
-        }
 
 
 def predict(model, x, batch_size, verbose, steps, callbacks):

@@ -61,7 +61,7 @@ def report(model):
     if model.epoch_times is not None:
         values["time per epoch"] = model.epoch_times.describe()
     if model.predictor is not None and model.predictor.ledger.entries:
-        values["predict_step"] = model.predictor.describe()
+        values["predict_step"] = _predictor(model.predictor)
     return receipt.Receipt(values)
 
 
@@ -151,13 +151,19 @@ def _runner(runner):
     return {**feeds, **runner.ledger.describe()}
 
 
-def _pilot(pilot, is_eager):
+def _predictor(predictor):
+    """What the latest call of `predict` ran, and what all have traced."""
+    section = _pilot(predictor.latest, False, "batch")
+    return {**section, **predictor.ledger.describe()}
+
+
+def _pilot(pilot, is_eager, unit="step"):
     described = {
         "tier": pilot.tier,
         "which is": "one operation after the other, called from Python"
         if is_eager
         else _TIERS[pilot.tier],
-        "time per step": {
+        f"time per {unit}": {
             tier: str(stats.summarize(pilot.times(tier)))
             for tier in pilot.tiers
             if pilot.times(tier)

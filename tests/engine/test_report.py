@@ -88,6 +88,25 @@ def test_predict_is_in_the_report():
     section = model.perf_report()["predict_step"]
     assert section["traces"]["graph-step"] == 1
     assert section["time per batch"]
+    assert section["tier"] in section["time per batch"]
+    assert section["which is"] and "choices" in section
+
+
+class EachBatch(keras.callbacks.Callback):
+    """Asks for every batch, so that each is a launch."""
+
+    def on_predict_batch_end(self, batch, logs=None):
+        pass
+
+
+def test_a_launch_of_predict_that_traces_is_in_no_time():
+    model = compiled()
+    for warm in (2, 6):
+        # Three whole batches and a short one, which is traced when it is new.
+        model.predict(X, batch_size=12, verbose=0, callbacks=[EachBatch()])
+        section = model.perf_report()["predict_step"]
+        assert f"n={warm})" in section["time per batch"]["graph-step"]
+    assert section["traces"]["graph-step"] == 2
 
 
 def test_the_report_of_keras_itself_claims_nothing_of_the_engine():
