@@ -27,7 +27,7 @@ def report(model):
         model: A compiled FastModel.
 
     Returns:
-        A `Receipt` with the sections machine, versions, plan, settings and
+        A `Receipt` with the sections machine, versions, model, plan, settings,
         one for each function that has run (train_step, test_step,
         predict_step), and the time per epoch.
 
@@ -48,6 +48,10 @@ def report(model):
             "python": platform.python_version(),
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
+        },
+        "model": {
+            "name": model.name,
+            "parameters": model.count_params() if model.built else "not built",
         },
         "plan": [repr(f) for f in model.perf.features] or [_plan(model)],
         "settings": _settings(model),

@@ -17,6 +17,7 @@ from fastkeras._lib.private import tree
 from fastkeras.measure._state import as_before
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.memory_plan import memory
+from fastkeras.measure.receipt import Saved
 from fastkeras.measure.stats import summarize
 
 #: Sizes are as good as the fastest from this share of its rate on.
@@ -27,7 +28,7 @@ _SMALLEST = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchSizes:
+class BatchSizes(Saved):
     """How fast a model trains at each batch size.
 
     Attributes:
@@ -61,6 +62,15 @@ class BatchSizes:
     def knee(self):
         """The smallest size that is about as fast as the fastest."""
         return self.flat[0]
+
+    def to_dict(self):
+        """The values, as a new dict."""
+        return {
+            **dataclasses.asdict(self),
+            "best": self.best,
+            "flat": self.flat,
+            "knee": self.knee,
+        }
 
     def __str__(self):
         lines = ["rows per second by batch size"]
@@ -151,7 +161,9 @@ def _candidates(model, data, budget):
             others = (_update_rows(model, data) or size) // size - 1
             peak = plan.peak + others * plan.data
         if budget is not None and peak > budget:
-            left_out[size] = f"needs about {peak} bytes of {budget}"
+            left_out[size] = (
+                f"not measured: needs about {peak} bytes of {budget}"
+            )
             break
         sizes.append(size)
         size *= 2
@@ -166,6 +178,8 @@ def _candidates(model, data, budget):
                 "Give more rows or a larger budget.",
             )
         )
+    if size > rows:
+        left_out[size] = f"not measured: the data has {rows} rows, give more"
     return sizes, left_out
 
 

@@ -1,36 +1,61 @@
-"""Two receipts or profiles side by side.
+"""Two receipts, profiles or other saved reports side by side.
 
 Example:
 
->>> found = compare({"seconds": {"step": 0.004}}, {"seconds": {"step": 0.002}})
->>> print(found)
-seconds.step: 4.00 ms → 2.00 ms (0.50 times)
+>>> old, new = "4.0 ms (±0.1, n=9)", "2.0 ms (±0.1, n=9)"
+>>> print(compare({"step": old}, {"step": new}))
+step: 4.0 ms (±0.1, n=9) → 2.0 ms (±0.1, n=9) (0.50 times, faster)
+Faster, slower: by more than both spreads; a machine that was busier in one of
+the runs shows as well.
 """
 
+import dataclasses
 import re
 
+from fastkeras._lib import checks
 from fastkeras.measure.receipt import Receipt
+from fastkeras.measure.receipt import is_summary
+from fastkeras.measure.stats import Summary
 from fastkeras.measure.stats import summarize
 
-# A time as `Summary` prints it.
-_TIME = re.compile(r"^(-?[\d.]+) (s|ms|µs) \(")
-_UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+# A figure as `Summary` prints it.
+_FIGURE = re.compile(r"^(-?[\d.]+)( s| ms| µs|×|) \((?:±([\d.]+), )?n=(\d+)\)$")
+_UNITS = {" s": 1.0, " ms": 1e-3, " µs": 1e-6}
 # Single moments of one run, which have no counterpart in another.
-_LEFT_OUT = {"timeline", "ops"}
+_LEFT_OUT = {"timeline", "ops", "spread"}
 # The sections of a profile that hold seconds.
 _SECONDS = {"seconds", "split", "phases", "metrics"}
+# What a report is, by a section that no other has.
+_KINDS = {
+    "settings": "a receipt",
+    "split": "a profile",
+    "activations": "a memory plan",
+    "rates": "batch sizes",
+}
+_LEGEND = (
+    "Faster, slower: by more than both spreads; a machine that was busier in "
+    "one of\nthe runs shows as well."
+)
+_UNSURE = (
+    "A time without ± is of one run: whether it differs by more than the noise "
+    "is not known."
+)
 
 
 class Comparison:
     """What differs between two runs.
 
-    Printed with a line for each value that differs.
+    Printed with a line for each value that differs, after what keeps the runs
+    from being alike: another model, machine or version.
 
     Attributes:
         changes: Dict of dotted name to the pair of values; `None` stands for
             one that is not there.
         ratios: Dict of dotted name to second / first, where both are numbers
-            or times, and the first is not 0.
+            or figures, and the first is not 0.
+        verdicts: Dict of dotted name to `"faster"`, `"slower"`, `"more"`,
+            `"less"` or `"within the noise"`, where both have a spread.
+        warnings: List of strings, how the runs are not alike.
 
     Example:
 
@@ -39,6 +64,8 @@ class Comparison:
     """
 
     def __init__(self, first, second):
+        self.warnings = list(_warnings(first, second))
+        spreads = first.get("spread", {}), second.get("spread", {})
         first, second = _flat(first), _flat(second)
         names = [*first, *(name for name in second if name not in first)]
         self.changes = {
@@ -46,49 +73,112 @@ class Comparison:
             for name in names
             if first.get(name) != second.get(name)
         }
-        self.ratios = {}
+        self.ratios, self.verdicts = {}, {}
+        self._has_unsure = False
         for name, pair in self.changes.items():
-            before, after = map(_number, pair)
-            if before and after is not None:
-                self.ratios[name] = after / before
+            figures = [
+                _figure(name, value, spread)
+                for value, spread in zip(pair, spreads, strict=True)
+            ]
+            if None not in figures:
+                self._judge(name, *figures)
+
+    def _judge(self, name, before, after):
+        if before.median:
+            self.ratios[name] = after.median / before.median
+        if before.n > 1 and after.n > 1:
+            self.verdicts[name] = _verdict(before, after)
+        elif "s" in (before.unit, after.unit):
+            self._has_unsure = True
 
     def __str__(self):
-        return "\n".join(map(self._line, self.changes)) or "no difference"
+        if not self.changes:
+            return "no difference"
+        lines = [*self.warnings, *map(self._line, self.changes)]
+        if {"faster", "slower"} & set(self.verdicts.values()):
+            lines.append(_LEGEND)
+        if self._has_unsure:
+            lines.append(_UNSURE)
+        return "\n".join(lines)
 
     def _line(self, name):
-        before, after = (_short(name, v) for v in self.changes[name])
-        ratio = self.ratios.get(name)
-        more = "" if ratio is None else f" ({ratio:.2f} times)"
-        return f"{name}: {before} → {after}{more}"
+        before, after = self.changes[name]
+        if isinstance(before, list) and isinstance(after, list):
+            gone = [f"\n  - {item}" for item in before if item not in after]
+            come = [f"\n  + {item}" for item in after if item not in before]
+            return f"{name}:{''.join(gone + come) or ' in another order'}"
+        more = []
+        if name in self.ratios:
+            more.append(f"{self.ratios[name]:.2f} times")
+        if name in self.verdicts:
+            more.append(self.verdicts[name])
+        before, after = _short(name, before), _short(name, after)
+        return f"{name}: {before} → {after}" + (
+            f" ({', '.join(more)})" if more else ""
+        )
 
 
 def compare(first, second):
     """Compares two receipts, two profiles, or files of them.
 
     Args:
-        first: `Receipt`, `Profile`, dict, or the path that one was saved to.
-        second: The same.
+        first: `Receipt`, `Profile`, `MemoryPlan`, `BatchSizes`, dict, or the
+            path that one was saved to.
+        second: Another of the same kind.
 
     Returns:
         A `Comparison`; print it.
 
     Raises:
-        ValueError: If a file holds no receipt.
+        ValueError: If a file holds no receipt, or the two are not of one kind.
 
     Example:
 
     >>> print(compare({"plan": "auto"}, {"plan": "auto"}))
     no difference
     """
-    return Comparison(_values(first), _values(second))
+    first, second = _values(first), _values(second)
+    kinds = [_kind(values) for values in (first, second)]
+    if kinds[0] != kinds[1] and first and second:
+        raise ValueError(
+            checks.message(
+                "What is compared must be of one kind",
+                " and ".join(kinds),
+                "Give two that the same command or function saved.",
+            )
+        )
+    return Comparison(first, second)
+
+
+def _kind(values):
+    """What the values of a report are, in words."""
+    return next((k for name, k in _KINDS.items() if name in values), "a dict")
 
 
 def _values(given):
-    if isinstance(given, Receipt):
-        return given.to_dict()
     if isinstance(given, dict):
         return given
-    return Receipt.load(given).to_dict()
+    if not hasattr(given, "to_dict"):
+        given = Receipt.load(given)
+    return Receipt(given.to_dict()).to_dict()
+
+
+def _warnings(first, second):
+    """How two runs are not alike, a sentence for each."""
+    models = [_model(values.get("model")) for values in (first, second)]
+    if None not in models and models[0] != models[1]:
+        yield "Not the same model: what differs may come of that alone."
+    for name, noun in (("machine", "machine"), ("versions", "versions")):
+        pair = first.get(name), second.get(name)
+        if None not in pair and pair[0] != pair[1]:
+            yield f"Not the same {noun}: times may differ by that alone."
+
+
+def _model(model):
+    """What tells one model from another: Keras numbers the names anew."""
+    if isinstance(model, str):
+        model = {"name": model}
+    return model and {**model, "name": re.sub(r"_\d+$", "", model["name"])}
 
 
 def _flat(values, path=()):
@@ -96,26 +186,53 @@ def _flat(values, path=()):
     for name, value in values.items():
         if name in _LEFT_OUT:
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not is_summary(value):
             found.update(_flat(value, (*path, name)))
         else:
-            found[".".join((*path, name))] = value
+            found[".".join(map(str, (*path, name)))] = value
     return found
 
 
-def _number(value):
-    """A number, that of a time in words, or None."""
+def _figure(name, value, spreads):
+    """A value as a `Summary`, with n = 1 if it has no spread, or None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return value
-    match = _TIME.match(value) if isinstance(value, str) else None
-    return match and float(match[1]) * _UNITS[match[2]]
+        section, _, rest = name.partition(".")
+        unit = "s" if section in _SECONDS else ""
+        half = spreads.get(rest) if section == "seconds" else None
+        found = summarize([value], unit)
+        return found if half is None else _spread(found, half, 2)
+    if is_summary(value):
+        return Summary(**value)
+    match = _FIGURE.match(value) if isinstance(value, str) else None
+    if not match:
+        return None
+    scale = _UNITS.get(match[2], 1.0)
+    unit = "s" if match[2] in _UNITS else match[2]
+    found = summarize([float(match[1]) * scale], unit)
+    return _spread(found, float(match[3] or 0) * scale, int(match[4]))
+
+
+def _spread(figure, half, n):
+    middle = figure.median
+    return dataclasses.replace(
+        figure, lower=middle - half, upper=middle + half, n=n
+    )
+
+
+def _verdict(before, after):
+    if after.lower <= before.upper and before.lower <= after.upper:
+        return "within the noise"
+    words = ("slower", "faster") if after.unit == "s" else ("more", "less")
+    return words[after.median < before.median]
 
 
 def _short(name, value):
     if value is None:
         return "not there"
+    if is_summary(value):
+        return str(Summary(**value))
     if not isinstance(value, float):
         return str(value)
     if name.partition(".")[0] in _SECONDS:

@@ -26,12 +26,13 @@ from fastkeras._lib import figures
 from fastkeras._lib import private
 from fastkeras.measure import _liveness
 from fastkeras.measure import _step_memory
+from fastkeras.measure.receipt import Saved
 
 _BAR = 30
 
 
 @dataclasses.dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(Saved):
     """The bytes of a training step.
 
     Printed as a table, a bar chart of the layers, and what features save.

@@ -11,10 +11,14 @@ settings
   jit: requested True, effective False (no XLA device)
 """
 
+import dataclasses
 import json
 import pathlib
 
 from fastkeras._lib import checks
+from fastkeras.measure.stats import Summary
+
+_SUMMARY = {field.name for field in dataclasses.fields(Summary)}
 
 
 class Receipt:
@@ -64,13 +68,14 @@ class Receipt:
         """
         try:
             values = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
+            found = f"a {type(values).__name__}" if values else "nothing"
+        except ValueError as error:
+            values, found = None, f"no JSON: {error}"
+        if not (values and isinstance(values, dict)):
             raise ValueError(
                 checks.message(
                     "The file must hold a receipt",
-                    f"{str(path)!r}",
+                    f"{str(path)!r}, which holds {found}",
                     "Give one that `save` wrote.",
                 )
             )
@@ -91,6 +96,32 @@ class Receipt:
         return f"<Receipt of {', '.join(self._values)}>"
 
 
+class Saved:
+    """What has `to_dict`, saved as a receipt of it."""
+
+    def save(self, path):
+        """Writes the values to a JSON file, for `fastkeras.measure.compare`.
+
+        Args:
+            path: String or `pathlib.Path`.
+        """
+        Receipt(self.to_dict()).save(path)
+
+
+def is_summary(value):
+    """Whether a value is the dict of a `Summary`.
+
+    Args:
+        value: Any plain value.
+
+    Example:
+
+    >>> is_summary(dataclasses.asdict(Summary(2.0, 1.5, 2.5, 50)))
+    True
+    """
+    return isinstance(value, dict) and set(value) == _SUMMARY
+
+
 def _lines(values, depth):
     pad = "  " * depth
     for key, value in values.items():
@@ -103,6 +134,8 @@ def _lines(values, depth):
                 f"{pad}{key}: requested {value['requested']}, effective "
                 f"{value['effective']} ({value['reason']})"
             )
+        elif is_summary(value):
+            yield f"{pad}{key}: {Summary(**value)}"
         elif isinstance(value, dict):
             yield f"{pad}{key}"
             yield from _lines(value, depth + 1)

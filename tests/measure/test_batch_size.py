@@ -46,6 +46,27 @@ def test_the_fastest_is_not_the_largest():
     assert found.best == found.knee == 16
     assert found.flat == [16, 32]
     assert all(r.n == 7 for r in found.rates.values())
+    # What stopped it is said, where it is the data.
+    assert found.left_out == {
+        64: "not measured: the data has 40 rows, give more"
+    }
+    assert "64 not measured: the data has 40 rows" in str(found)
+
+
+def test_it_is_saved_and_compared(tmp_path):
+    rates = {n: summarize([n, n + 2.0, n + 4.0], "") for n in (8, 16)}
+    found = BatchSizes(rates, {32: "too large"}, 64)
+    found.save(tmp_path / "a.json")
+    read = measure.Receipt.load(tmp_path / "a.json").to_dict()
+    assert measure.Summary(**read["rates"]["16"]) == rates[16]
+    assert (read["best"], read["knee"], read["update"]) == (16, 16, 64)
+    assert str(rates[8]) in str(measure.Receipt.load(tmp_path / "a.json"))
+    faster = {**rates, 16: summarize([36.0, 38.0], "")}
+    pair = measure.compare(tmp_path / "a.json", BatchSizes(faster, {}, 64))
+    assert pair.verdicts == {"rates.16": "more"}
+    near = {**rates, 16: summarize([17.0, 19.5], "")}
+    pair = measure.compare(found, BatchSizes(near, {}, 64))
+    assert pair.verdicts == {"rates.16": "within the noise"}
 
 
 def test_the_model_is_left_as_it_was():

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import fastkeras as fk
+from fastkeras import measure
 from fastkeras.measure import MemoryPlan
 from fastkeras.measure import _liveness
 from fastkeras.measure import memory
@@ -172,6 +173,20 @@ def test_how_it_is_printed():
     assert f"  b                             1.0 MB {'#' * 8}" in lines
     assert "  Microbatch(8)                 1.0 MB" in lines
     assert plan.to_dict()["peak"] == plan.peak
+
+
+def test_it_is_saved_and_compared(tmp_path):
+    plans = [
+        MemoryPlan(8, 40, 40, 0, 0, {"a": size}, 8, 2 * size)
+        for size in (60, 90)
+    ]
+    plans[0].save(tmp_path / "a.json")
+    found = measure.compare(tmp_path / "a.json", plans[1])
+    assert found.changes["peak"] == (168, 228)
+    assert found.ratios["activations.a"] == 1.5
+    assert "peak: 168 → 228 (1.36 times)" in str(found)
+    with pytest.raises(ValueError, match="a memory plan and a receipt"):
+        measure.compare(tmp_path / "a.json", {"settings": {}})
 
 
 def test_what_is_refused():

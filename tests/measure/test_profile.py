@@ -324,7 +324,9 @@ def test_profiles_and_receipts_are_compared_by_value_or_file(tmp_path):
     found = first.compare(second)
     assert found.ratios == {"seconds.step": 0.5}
     assert str(measure.compare(tmp_path / "a.json", second)) == str(found)
-    assert str(found) == "seconds.step: 4.00 ms → 2.00 ms (0.50 times)"
+    line, unsure = str(found).splitlines()
+    assert line == "seconds.step: 4.00 ms → 2.00 ms (0.50 times)"
+    assert unsure.startswith("A time without ± is of one run")
     assert str(measure.compare(first, first)) == "no difference"
 
 
@@ -337,11 +339,40 @@ def test_times_in_words_are_compared_as_times():
     assert found.changes["plan"] == ("auto", None)
     assert found.changes["more"] == (None, True)
     assert "more: not there → True" in str(found)
+    assert found.verdicts == {"t": "faster"}
+    near = measure.compare(
+        {"t": "2.00 ms (±0.3, n=5)"}, {"t": "1.50 ms (±0.3, n=5)"}
+    )
+    assert near.verdicts == {"t": "within the noise"}
+    assert "faster" not in str(near)
+
+
+def test_runs_that_are_not_alike_are_said_to_be_so():
+    first = {
+        "model": {"name": "net_1", "parameters": 5},
+        "machine": {"cores": 2},
+        "settings": {"feed": "stream"},
+    }
+    same = {**first, "model": {"name": "net_4", "parameters": 5}}
+    assert not measure.compare(first, {**same, "settings": {}}).warnings
+    other = {
+        "model": {"name": "net", "parameters": 6},
+        "machine": {"cores": 4},
+        "settings": {"feed": "stream"},
+    }
+    text = str(measure.compare(first, other))
+    assert text.startswith("Not the same model: ")
+    assert "\nNot the same machine: " in text
+    with pytest.raises(ValueError, match="a receipt and a profile"):
+        measure.compare(first, {"split": {}})
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
     (tmp_path / "a.json").write_text("[1]")
     with pytest.raises(ValueError, match="must hold a receipt"):
+        measure.compare(tmp_path / "a.json", {})
+    (tmp_path / "a.json").write_text('{"plan": ')
+    with pytest.raises(ValueError, match="no JSON: Expecting value"):
         measure.compare(tmp_path / "a.json", {})
     (tmp_path / "b.json").write_text(json.dumps({"plan": "auto"}))
     with pytest.raises(ValueError, match="must hold a profile"):
