@@ -95,7 +95,7 @@ class Forward:
     def reset(self):
         """Begins an epoch."""
         for seen in self._alive.values():
-            seen.assign(tf.zeros_like(seen))
+            seen.assign(np.zeros(seen.shape, "float32"))
 
 
 def variable(value):
@@ -105,6 +105,16 @@ def variable(value):
         trainable=False,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )
+
+
+def are_finite(variables):
+    """List of bool, whether each variable is finite; waits for the device."""
+    # One operation each; squares overflow before the weights do.
+    tensors = [tf.convert_to_tensor(v.value) for v in variables]
+    halves = [float(tf.raw_ops.L2Loss(t=tensor)) for tensor in tensors]
+    if np.isfinite(halves).all():
+        return [True] * len(variables)
+    return np.isfinite([float(check_sum(t)) for t in tensors]).tolist()
 
 
 def check_sum(gradient):
