@@ -102,7 +102,9 @@ def _settings(model):
     eager = model.run_eagerly or tf.config.functions_run_eagerly()
     runner = model.train_function
     tiers = [p.tier for p in getattr(runner, "pilots", {}).values()]
-    jit = any(t.startswith("xla") for t in tiers) or bool(model.jit_compile)
+    # What there is to run, not what was set since.
+    tiers.append(getattr(runner, "fixed", _tiers.fixed_step(model)))
+    jit = any(t.startswith("xla") for t in tiers)
     return {
         "jit": {
             "requested": model.requested_jit,
@@ -133,6 +135,8 @@ def _jit_reason(model, jit, eager):
         return "Keras itself runs the steps"
     if jit:
         return "asked for" if model.requested_jit is True else "measured faster"
+    if model.jit_compile:
+        return "`jit_compile` was set after `compile`: compile again"
     if model.requested_jit is False:
         return "asked for"
     refusal = _tiers.xla_refusal(model)

@@ -92,6 +92,17 @@ def test_predict_is_in_the_report():
     assert section["which is"] and "choices" in section
 
 
+def test_a_later_jit_compile_is_not_said_to_be_in_effect():
+    model = compiled()
+    model.fit(X, X[:, :1], verbose=0)
+    model.jit_compile = True
+    jit = model.perf_report()["settings"]["jit"]
+    assert jit["effective"] is False and "compile again" in jit["reason"]
+    model.compile("sgd", "mse", jit_compile=True)
+    jit = model.perf_report()["settings"]["jit"]
+    assert jit["effective"] is True and jit["reason"] == "asked for"
+
+
 class EachBatch(keras.callbacks.Callback):
     """Asks for every batch, so that each is a launch."""
 
