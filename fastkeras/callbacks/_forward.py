@@ -6,8 +6,11 @@ import tensorflow as tf
 from fastkeras.perf import _gradients
 
 #: Operations that hand on what others made.
-_PASSIVE = {"Const", "Identity", "Placeholder", "ReadVariableOp", "Reshape"}
+_PASSIVE = {"Const", "Identity", "ReadVariableOp", "Reshape"}
+#: Operations that take a batch from all the data of an epoch.
+_TAKING = {"GatherV2", "Slice", "StridedSlice"}
 _RELUS = {"Relu", "Relu6"}
+_UNSEEN = -1.0
 
 
 class Forward:
@@ -28,14 +31,8 @@ class Forward:
             bad: Scalar bool tensor, whether the update is not finite.
             step: Scalar int64 tensor, the number of the update.
         """
-        self._note_alive(operations, output)
-        looked = [
-            o
-            for o in operations
-            if o.type not in _PASSIVE
-            and o.outputs
-            and o.outputs[0].dtype.is_floating
-        ]
+        self._note_alive(operations, output, bad)
+        looked = [o for o in operations if _is_of_batch(o)]
         before = len(self._names)
         # Each tier traces the step, and may number its operations otherwise.
         self._names += [(o.name, o.type) for o in looked]
@@ -51,7 +48,7 @@ class Forward:
         now = tf.stack([step, number])
         self._first.assign(tf.where(is_first, now, self._first + 0))
 
-    def _note_alive(self, operations, output):
+    def _note_alive(self, operations, output, bad):
         relus = [o for o in operations if o.type in _RELUS]
         key = tuple(
             (o.name, o.outputs[0].shape[-1])
@@ -62,24 +59,30 @@ class Forward:
             return
         if key not in self._alive:
             with tf.init_scope():
-                zeros = tf.zeros([sum(width for _, width in key)])
-                self._alive[key] = variable(zeros)
+                unseen = tf.fill([sum(width for _, width in key)], _UNSEEN)
+                self._alive[key] = variable(unseen)
         tops = [
             _largest(output(o.outputs[0])) for o in relus if o.name in dict(key)
         ]
         seen = self._alive[key]
-        seen.assign(tf.maximum(seen, tf.concat(tops, 0)))
+        # Units are neither dead nor alive where all is NaN.
+        now = tf.maximum(seen, tf.concat(tops, 0))
+        seen.assign(tf.where(bad, seen + 0.0, now))
 
     # Outside.
 
     def dead(self):
-        """Dict of operation name to the fraction of its units that is dead."""
+        """Dict of operation name to the fraction of its units that is dead.
+
+        Without operations of which no finite update was looked at.
+        """
         found = {}
         for key, seen in self._alive.items():
             names, widths = zip(*key, strict=True)
             parts = np.split(seen.numpy(), np.cumsum(widths)[:-1])
             for name, part in zip(names, parts, strict=True):
-                found[name] = float((part <= 0).mean())
+                if not (part == _UNSEEN).any():
+                    found[name] = float((part <= 0).mean())
         return found
 
     def first(self, step):
@@ -95,7 +98,18 @@ class Forward:
     def reset(self):
         """Begins an epoch."""
         for seen in self._alive.values():
-            seen.assign(np.zeros(seen.shape, "float32"))
+            seen.assign(np.full(seen.shape, _UNSEEN, "float32"))
+
+
+def _is_of_batch(operation):
+    """Whether an operation made floats of this batch, or is its input."""
+    if operation.type in _PASSIVE or not operation.outputs:
+        return False
+    if not operation.outputs[0].dtype.is_floating:
+        return False
+    return operation.type != "Placeholder" or not any(
+        reader.type in _TAKING for reader in operation.outputs[0].consumers()
+    )
 
 
 def variable(value):

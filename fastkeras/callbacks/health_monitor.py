@@ -6,6 +6,7 @@ from fastkeras import engine
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import replicas
+from fastkeras._lib import scopes
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._probe import Probe
@@ -17,8 +18,11 @@ from fastkeras.perf._feature import State
 LOGS = ("clipped_fraction", "grad_norm", "loss_scale", "skipped_steps")
 #: Batches after which a long epoch is looked at.
 LOOK = 100
+SKIP = '["skip_non_finite"]'
 #: Fraction of dead units that is told.
 DEAD = 0.5
+#: What stands for a layer where what the model was given was not finite.
+DATA = "the data"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +31,7 @@ class NonFinite:
 
     Attributes:
         step: Integer, updates since the monitor was there, from 1.
-        layer: String, the layer that turned first, or `"loss"`.
+        layer: String, the layer that turned first, `"loss"` or `"the data"`.
         operation: String, the type of the operation; `""` if the forward
             pass was finite; None if it can't be known.
         layers: Tuple of strings, the layers whose gradient was not finite.
@@ -47,7 +51,9 @@ class NonFinite:
                 f"By update {self.step} weights were not finite, though each "
                 f"loss was: first those of {self.layer!r}."
             )
-        if self.operation:
+        if self.layer == DATA:
+            where = "NaN or Inf in its data"
+        elif self.operation:
             where = f"first in {self.operation} of {self.layer!r}"
         elif self.operation is None:
             where = (
@@ -256,11 +262,14 @@ class HealthMonitor(Monitor):
     def _tell(self):
         if self.action == "ignore":
             return
-        text = (
-            f"{self.first_non_finite} Look for NaN or Inf in the data, lower "
-            "the learning rate, clip the gradients, or leave such updates out "
-            '(`perf=["skip_non_finite"]`).'
+        found = self.first_non_finite
+        cure = "Look for NaN or Inf in the data, lower the learning rate, clip"
+        cure = (
+            "Mend the data,"
+            if found.layer == DATA
+            else f"{cure} the gradients,"
         )
+        text = f"{found} {cure} or leave such updates out (`perf={SKIP}`)."
         if self.action == "raise":
             raise RuntimeError(text)
         warn(text)
@@ -291,4 +300,5 @@ def _layer(model, operation):
         # A layer that is called again gets a number.
         if number.isdigit() and stem in names:
             return stem
-    return "loss" if "/" in operation else "the data"
+    in_data = "/" not in operation or operation.startswith(scopes.FEED)
+    return DATA if in_data else "loss"

@@ -244,7 +244,7 @@ def test_parts_of_an_update_tell_the_operation_and_dead_units(part):
     model.compile(keras.optimizers.SGD(1e-9), "mse", perf=part)
     monitor = HealthMonitor()
     with pytest.warns(FastKerasWarning, match=r"Sqrt of 'odd'|0 for each row"):
-        train(model, monitor, x=x)
+        train(model, monitor, x=x, epochs=1)
     first = monitor.first_non_finite
     # The third batch of 8 rows is in the second window of two.
     assert first.step == (2 if part.window == 2 else 3)
@@ -292,3 +292,33 @@ def test_nan_that_an_activation_turns_to_0_is_told_by_the_weights():
     assert (first.step, first.layers) == (4, ("hidden",))
     assert "those of 'hidden'" in str(health)
     assert watched(X)[1].first_non_finite is None
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_nan_in_the_data_is_told_from_that_of_a_layer(steps):
+    x = X.copy()
+    x[20] = np.nan
+    told, spared = HealthMonitor(every=1), HealthMonitor(every=1)
+    for rows, monitor, features in (
+        (x, told, ["skip_non_finite"]),
+        (X, spared, []),
+    ):
+        model = network(activation="relu")
+        execution = fk.perf.Execution(steps_per_launch=steps)
+        model.compile("sgd", "mse", perf=[*features, execution])
+        train(model, monitor, x=rows, epochs=1)
+    # Rows 16 to 23 are of the third batch; its NaN kills no unit.
+    assert told.first_non_finite.step == 3
+    assert told.first_non_finite.layer == "the data"
+    assert told.dead.keys() == spared.dead.keys() == {"hidden"}
+    assert told.dead["hidden"] == spared.dead["hidden"] < 1
+    assert spared.first_non_finite is None
+
+
+def test_units_are_not_called_dead_where_no_update_was_finite():
+    model = network(activation="relu")
+    model.compile("sgd", "mse", perf=[fk.perf.Execution(jit=True)])
+    monitor = HealthMonitor(every=1, action="ignore")
+    train(model, monitor, x=X + np.nan, epochs=1)
+    assert monitor.dead == {}
+    assert monitor.non_finite_steps == 4
