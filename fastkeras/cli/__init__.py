@@ -2,7 +2,8 @@
 
 Exit codes: 0, done; 1, something failed while it ran; 2, it was asked wrongly
 and nothing ran; 130, interrupted; `launch` passes on the code of the script.
-An error is one line on stderr; `--debug` shows where it came from.
+An error is one line on stderr; `--debug` shows where it came from. Progress
+goes to stderr, the result to stdout; with `--json -` that is the JSON alone.
 
 Example:
 
@@ -10,19 +11,24 @@ Example:
 2
 """
 
+import contextlib
 import sys
+import traceback
 
+from fastkeras import __version__
 from fastkeras._lib import checks
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
 from fastkeras.cli import _launch
 from fastkeras.cli import _profile
 from fastkeras.cli import _report
+from fastkeras.cli._common import DONE
 from fastkeras.cli._common import FAILED
 from fastkeras.cli._common import INTERRUPTED
 from fastkeras.cli._common import MISUSED
 from fastkeras.cli._common import Parser
 from fastkeras.cli._common import UsageError
+from fastkeras.cli._common import end_progress
 
 #: Each has a module, whose `add` adds it to the parser.
 _COMMANDS = (_advise, _bench, _launch, _profile, _report)
@@ -43,17 +49,23 @@ def main(argv=None):
     2
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    parser, debug = _parser(), False
+    if not argv:
+        parser.print_help()
+        return DONE
     try:
-        args = _parser().parse_args(argv)
-        return args.command(args)
+        args = parser.parse_args(argv)
+        debug = args.debug
+        args.stdout = sys.stdout
+        with _aside(getattr(args, "json", None)):
+            return args.command(args)
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
     except Exception as error:
-        # The last stop: whatever it is, one line and an exit code; --debug
-        # shows where it came from.
-        if "--debug" in argv:
-            raise
+        # The last stop: whatever it is, one line and an exit code.
+        if debug:
+            traceback.print_exc()
         first = checks.gist(error)
         is_ours = isinstance(error, UsageError) or "Received: " in first
         name = "" if is_ours else f"{type(error).__name__}: "
@@ -61,7 +73,18 @@ def main(argv=None):
         return MISUSED if isinstance(error, UsageError) else FAILED
 
 
+@contextlib.contextmanager
+def _aside(json):
+    """With `--json -`, what is printed does not mix with the numbers."""
+    if json != "-":
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
 def _complain(text):
+    end_progress(sys.stderr)
     print(f"fastkeras: {text}", file=sys.stderr)
 
 
@@ -69,6 +92,9 @@ def _parser():
     parser = Parser(
         prog="python -m fastkeras",
         description="Trains the Keras model you have, faster, and says why.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"fastkeras {__version__}"
     )
     commands = parser.add_subparsers(
         required=True, metavar="COMMAND", parser_class=Parser

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import pathlib
 import sys
 
 from fastkeras import bench
@@ -31,7 +30,9 @@ def add(commands):
     parser.add_argument(
         "--rows", metavar="NAME,...", help=f"only these rows, of {rows}"
     )
-    parser.add_argument("--json", metavar="FILE", help="write all numbers")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all numbers; -: to stdout"
+    )
     parser.add_argument(
         "--plot", metavar="FILE", help="draw a chart (.png, .svg, .pdf)"
     )
@@ -71,10 +72,7 @@ def _bench(args):
         )
     _common.end_progress(sys.stderr)
     print(kind.table(report))
-    if args.json:
-        text = json.dumps(report, indent=1)
-        pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
-        print(f"numbers: {args.json}", file=sys.stderr)
+    _common.write_json(args, json.dumps(report, indent=1))
     if args.plot:
         kind.plot(report, args.plot)
         print(f"chart: {args.plot}", file=sys.stderr)

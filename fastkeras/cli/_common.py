@@ -1,10 +1,13 @@
 """What the commands share: exit codes, options, errors, the progress line."""
 
 import argparse
+import os
 import pathlib
+import sys
 
 from fastkeras import measure
 from fastkeras._lib import checks
+from fastkeras.measure import comparison
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -41,17 +44,32 @@ def add_command(commands, name, command, text):
 
 
 def check_folders(args, *names):
-    """Refuses a file to write whose folder is not there."""
+    """Refuses a file that can't be written, before anything runs."""
     for name in names:
         path = getattr(args, name)
-        if path and not pathlib.Path(path).resolve().parent.is_dir():
-            raise UsageError(
-                checks.message(
-                    f"The folder of `--{name}` must exist",
-                    f"{name}={path!r}",
-                    "Make the folder first.",
-                )
-            )
+        if not path or (name, path) == ("json", "-"):
+            continue
+        file = pathlib.Path(path).resolve()
+        if not file.parent.is_dir():
+            rule, fix = "The folder of `--{}` must exist", "Make it first."
+        elif file.is_dir():
+            rule, fix = "`--{}` must be a file", "Add the name of one."
+        elif not os.access(file if file.exists() else file.parent, os.W_OK):
+            rule, fix = "`--{}` must be writable", "Give another place."
+        else:
+            continue
+        raise UsageError(
+            checks.message(rule.format(name), f"{name}={path!r}", fix)
+        )
+
+
+def write_json(args, text):
+    """Writes JSON where `--json` says, if it does: `-` is stdout."""
+    if args.json == "-":
+        print(text, file=args.stdout)
+    elif args.json:
+        pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
+        print(f"json: {args.json}", file=sys.stderr)
 
 
 def check_counts(args, *names):
@@ -73,16 +91,20 @@ def add_against(parser):
     )
 
 
-def against(args):
+def against(args, load=measure.Receipt.load):
     """A function of a receipt that prints the comparison asked for.
 
     The file is read at once: one that can't be is found before anything runs.
+
+    Args:
+        args: The parsed arguments.
+        load: Function of a path that returns what is compared.
     """
     path = args.against
     if path is None:
         return lambda receipt: None
     try:
-        earlier = measure.Receipt.load(path)
+        earlier = load(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             checks.message(
@@ -106,7 +128,7 @@ def saved(args, load):
     Returns:
         Integer, the exit code.
     """
-    show = against(args)
+    show = against(args, load)
     try:
         found = load(args.target)
     except (OSError, ValueError) as error:
@@ -119,8 +141,31 @@ def saved(args, load):
         ) from None
     if args.against is None:
         print(found)
-    show(found)
+    try:
+        show(found)
+    except ValueError as error:
+        # Of two files, none was made here.
+        raise UsageError(str(error)) from None
     return DONE
+
+
+def load_any(path):
+    """Loads what any command or function of this package has saved.
+
+    Raises:
+        ValueError: If the file holds something else.
+    """
+    found = measure.Receipt.load(path)
+    kind = comparison.kind_of(found.to_dict())
+    if kind is None:
+        raise ValueError(
+            checks.message(
+                "The file must hold a receipt, a profile or another report",
+                f"{path!r} with {', '.join(found.to_dict())}",
+                "Give one that `--json` or `save` wrote.",
+            )
+        )
+    return measure.Profile.load(path) if kind == "a profile" else found
 
 
 def progress(stream):

@@ -5,13 +5,16 @@ model and its data; a `.keras` file is loaded, and its data made up from the
 shapes of its inputs and outputs.
 """
 
+import contextlib
 import importlib.util
+import inspect
 import logging
 import pathlib
 import sys
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
@@ -63,7 +66,8 @@ def load(target):
     """
     path, colon, name = target.rpartition(":")
     if target.endswith(".keras"):
-        model = keras.saving.load_model(_file(target))
+        with _told(target, "For classes of its own, give file.py:function."):
+            model = keras.saving.load_model(_file(target))
         return _compiled(model, target), synthetic(model)
     if not (colon and path.endswith(".py")):
         raise UsageError(
@@ -73,16 +77,74 @@ def load(target):
                 "The function returns (model, data).",
             )
         )
-    pair = _function(_file(path), name)()
+    with _told(target, "Call it in Python, or see --debug."):
+        function = _function(_file(path), name)
+        _check_takes_nothing(function, name)
+        pair = function()
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise UsageError(
             checks.message(
                 f"`{name}` must return a tuple of model and data",
-                f"{type(pair).__name__}",
+                f"{type(pair).__name__}"
+                + (f" of {len(pair)}" if isinstance(pair, tuple) else ""),
                 "End it with `return model, (x, y)`.",
             )
         )
-    return _compiled(pair[0], target), pair[1]
+    model, data = pair
+    _compiled(model, target)
+    _check_data(data, target)
+    return model, data
+
+
+def _check_data(data, target):
+    """Refuses arrays of which no batch can be made."""
+    leaves = [data]
+    if isinstance(data, tuple | list | dict):
+        leaves = keras.tree.flatten(data)
+    rows = {len(a) for a in leaves if getattr(a, "shape", ())}
+    if len(rows) > 1 or all(leaf is None for leaf in leaves):
+        found = f"arrays of {sorted(rows)} rows" if rows else repr(data)
+        raise UsageError(
+            checks.message(
+                "The data of TARGET must be arrays of as many rows, or batches",
+                f"{found} from {target}",
+                "Return (x, y), a tf.data.Dataset or a PyDataset.",
+            )
+        )
+
+
+@contextlib.contextmanager
+def _told(target, fix):
+    """What fails in the user's own file is an error of TARGET."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            checks.message(
+                "TARGET must load without an error",
+                f"{type(error).__name__}: {checks.gist(error)} in {target}",
+                fix,
+            )
+        ) from error
+
+
+def _check_takes_nothing(function, name):
+    needed = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if needed:
+        raise UsageError(
+            checks.message(
+                f"`{name}` must be a function that takes no argument",
+                f"one that takes {', '.join(needed)}",
+                "Give them defaults, or name a function that calls it.",
+            )
+        )
 
 
 def _file(path):
@@ -139,8 +201,9 @@ def synthetic(model):
 
     Returns:
         Tuple of `x` and `y`, in the structures of inputs and outputs: random
-        numbers; integers below the size of the smallest vocabulary; classes
-        for losses that take classes, else zeros and ones.
+        numbers; integers below the size of the smallest vocabulary; words of
+        the vocabularies; classes for losses that take classes, else zeros and
+        ones.
 
     Raises:
         UsageError: If the model does not know its inputs.
@@ -158,31 +221,54 @@ def synthetic(model):
     row = sum(np.prod(_shape(s, 1)) for s in (*graph.inputs, *graph.outputs))
     rows = int(np.clip(_BYTES // (4 * row), 1, _ROWS))
     layers = private.flat_layers(model)
-    words = [
+    sizes = [
         layer.input_dim
         for layer in layers
         if isinstance(layer, keras.layers.Embedding)
     ]
+    size, words = min(sizes, default=2), _words(layers)
     x = keras.tree.map_structure(
-        lambda s: _values(random, s, rows, min(words, default=2)), graph.input
+        lambda s: _values(random, s, rows, size, words), graph.input
     )
+    losses = _losses(model.loss, graph)
     y = [
-        _targets(random, symbol, rows, loss)
-        for symbol, loss in zip(
-            graph.outputs, _losses(model.loss, graph), strict=True
-        )
+        _targets(random, spec.shape, loss)
+        for spec, loss in zip(_outputs(graph, rows), losses, strict=True)
     ]
     return x, keras.tree.pack_sequence_as(graph.output, y)
+
+
+def _words(layers):
+    """What the lookups of a model know, or something that none does."""
+    found = [
+        word
+        for layer in layers
+        if hasattr(layer, "get_vocabulary")
+        for word in layer.get_vocabulary()
+        if isinstance(word, str) and word not in ("", "[UNK]")
+    ]
+    return found or ["a", "b"]
+
+
+def _outputs(graph, rows):
+    """The specs of the outputs for the inputs that are made up."""
+    inputs = keras.tree.map_structure(
+        lambda s: keras.KerasTensor(_shape(s, rows), s.dtype), graph.input
+    )
+    return keras.tree.flatten(private_calls.compute_output_spec(graph, inputs))
 
 
 def _shape(symbol, rows):
     return (rows, *(size or _LENGTH for size in symbol.shape[1:]))
 
 
-def _values(random, symbol, rows, words):
+def _values(random, symbol, rows, size, words):
     shape = _shape(symbol, rows)
-    if "int" in symbol.dtype:
-        return random.integers(0, words, shape).astype(symbol.dtype)
+    if symbol.dtype == "string":
+        # Keras takes no array of objects beside one of numbers.
+        return tf.constant(random.choice(np.array(words, object), shape))
+    if "int" in symbol.dtype or symbol.dtype == "bool":
+        return random.integers(0, size, shape).astype(symbol.dtype)
     return random.normal(size=shape).astype(symbol.dtype)
 
 
@@ -198,8 +284,7 @@ def _losses(loss, graph):
     return [loss] * len(graph.outputs)
 
 
-def _targets(random, symbol, rows, loss):
-    shape = _shape(symbol, rows)
+def _targets(random, shape, loss):
     # A name, a function or an object.
     name = loss if isinstance(loss, str) else getattr(loss, "name", None)
     name = name or getattr(loss, "__name__", "")

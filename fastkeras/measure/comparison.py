@@ -27,8 +27,9 @@ _LEFT_OUT = {"timeline", "ops", "spread"}
 _SECONDS = {"seconds", "split", "phases", "metrics"}
 # What a report is, by a section that no other has.
 _KINDS = {
-    "settings": "a receipt",
     "split": "a profile",
+    "plan": "a receipt",
+    "settings": "a receipt",
     "activations": "a memory plan",
     "rates": "batch sizes",
 }
@@ -138,7 +139,7 @@ def compare(first, second):
     no difference
     """
     first, second = _values(first), _values(second)
-    kinds = [_kind(values) for values in (first, second)]
+    kinds = [kind_of(values) or "a dict" for values in (first, second)]
     if kinds[0] != kinds[1] and first and second:
         raise ValueError(
             checks.message(
@@ -150,9 +151,18 @@ def compare(first, second):
     return Comparison(first, second)
 
 
-def _kind(values):
-    """What the values of a report are, in words."""
-    return next((k for name, k in _KINDS.items() if name in values), "a dict")
+def kind_of(values):
+    """What the values of a report are, in words, or None.
+
+    Args:
+        values: Dict.
+
+    Example:
+
+    >>> kind_of({"split": {}})
+    'a profile'
+    """
+    return next((k for name, k in _KINDS.items() if name in values), None)
 
 
 def _values(given):

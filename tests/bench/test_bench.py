@@ -436,9 +436,10 @@ def test_what_is_asked_wrongly_is_one_line_and_code_2(
     assert words in err
 
 
-def test_debug_shows_where_an_error_came_from():
-    with pytest.raises(cli.UsageError):
-        cli.main(["bench", "--rows", "mlpp", "--debug"])
+def test_debug_shows_where_an_error_came_from(capsys):
+    assert cli.main(["bench", "--rows", "mlpp", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and "Did you mean 'mlp'" in err
 
 
 @pytest.mark.parametrize(
