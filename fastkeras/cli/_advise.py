@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import pathlib
 import sys
 
 from fastkeras import advise
@@ -25,7 +24,9 @@ def add(commands):
         action="store_true",
         help="try what leaves the mathematics alone, and say what it gives",
     )
-    parser.add_argument("--json", metavar="FILE", help="write all of it")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all of it; -: to stdout"
+    )
 
 
 def _advise(args):
@@ -41,10 +42,8 @@ def _advise(args):
         print(f"{number}. {advice}")
     if not found:
         print(f"No rule has anything against {model.name}.")
-    if args.json:
-        text = json.dumps([advice.to_dict() for advice in found], indent=1)
-        pathlib.Path(args.json).write_text(text + "\n", encoding="utf-8")
-        print(f"\nadvice: {args.json}")
+    values = [advice.to_dict() for advice in found]
+    _common.write_json(args, json.dumps(values, indent=1))
     return _common.DONE
 
 

@@ -41,7 +41,7 @@ def _profile(args):
     _check(args)
     if args.target.endswith(".json"):
         return _common.saved(args, measure.Profile.load)
-    against = _common.against(args)
+    against = _common.against(args, measure.Profile.load)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)
     found = measure.profile(
@@ -50,15 +50,12 @@ def _profile(args):
     _common.end_progress(sys.stderr)
     print(found)
     against(found)
-    for name, write in (
-        ("json", found.save),
-        ("html", found.save_html),
-        ("plot", found.plot),
-    ):
+    _common.write_json(args, found.to_json())
+    for name, write in (("html", found.save_html), ("plot", found.plot)):
         path = getattr(args, name)
         if path:
             write(path)
-            print(f"\n{name}: {path}")
+            print(f"{name}: {path}", file=sys.stderr)
     return _common.DONE
 
 
