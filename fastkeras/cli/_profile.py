@@ -24,7 +24,9 @@ def add(commands):
         metavar="N",
         help="batches to measure; default: 30",
     )
-    parser.add_argument("--json", metavar="FILE", help="write all numbers")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all numbers; -: to stdout"
+    )
     parser.add_argument(
         "--html", metavar="FILE", help="write a page that opens offline"
     )
