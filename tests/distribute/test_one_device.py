@@ -146,31 +146,16 @@ def test_xla_is_allowed_on_one_device(strategy):
     _same.check_same(none, one)
 
 
-def run(script, *arguments, timeout=120):
-    """Starts a script of this folder in a new process; its last line."""
-    process = start(script, *arguments)
-    out, err = process.communicate(timeout=timeout)
-    assert process.returncode == 0, err[-2000:]
-    return json.loads(out.strip().splitlines()[-1])
-
-
-def start(script, *arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, str(pathlib.Path(__file__).parent / script)]
-        + list(arguments),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @slow
 def test_determinism_mixed_precision_and_a_sum_in_call():
-    (one, _), (two, again) = (
-        run("_deterministic.py", devices)
-        for devices in ("CPU:0", "CPU:0,CPU:1")
+    script = pathlib.Path(__file__).with_name("_deterministic.py")
+    ran = subprocess.run(
+        [sys.executable, str(script), "CPU:0", "CPU:0,CPU:1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    (one, _), (two, again) = map(json.loads, ran.stdout.splitlines())
     assert two == again
     assert _same.gap(one, two) < 1e-3

@@ -68,7 +68,7 @@ before = highest()
 assert now() > before - 50, (now(), before)
 model.fit(x, y, batch_size=1024, verbose=0)
 found = {"data": (x.nbytes + y.nbytes) / 2**20, "added": highest() - before}
-x, y = x[:960].copy(), y[:960].copy()
+x, y = x[:320].copy(), y[:320].copy()
 for feed in ("resident", "stream"):
     for tier in ("graph", "xla"):
         model = compiled(
@@ -98,7 +98,8 @@ def test_resident_data_and_two_hundred_epochs_stay_within_bounds():
     # The measure sees a second copy.
     assert added > 0.9 * data
     for what, (grown, traces, is_flat) in found.items():
-        assert abs(grown) < 20, (what, grown)
+        # Megabytes of 195 epochs: 1.6 KB for each of their 3,900 steps.
+        assert abs(grown) < 6, (what, grown)
         assert traces <= 3, (what, traces)
         assert is_flat, what
 
@@ -129,17 +130,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 @pytest.mark.slow
 def test_models_that_are_dropped_leave_little_behind():
     script = pathlib.Path(__file__).with_name("_leak.py")
-    found = {}
-    for kind in ("fast", "keras"):
-        ran = subprocess.run(
-            [sys.executable, str(script), kind],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        found[kind] = json.loads(ran.stdout.splitlines()[-1])
-    assert found["fast"]["alive"] == 0
+    ran = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    fast, stock = map(json.loads, ran.stdout.splitlines())
+    assert fast["alive"] == 0
     # A plain keras.Model leaves 4 MB in the same script, a FastModel 2 to 5:
     # no more than TensorFlow itself, but for the blocks of its allocator.
-    assert found["fast"]["grown"] < found["keras"]["grown"] + 2 * 2**20
+    assert fast["grown"] < stock["grown"] + 2 * 2**20
