@@ -1,4 +1,4 @@
-"""The guards of conftest.py and setup.cfg, shown to see what they guard."""
+"""The guards of hygiene.py and setup.cfg, shown to see what they guard."""
 
 import os
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import conftest
+from tests import hygiene
 
 
 def _other(name, value):
@@ -23,32 +23,32 @@ def _other(name, value):
     }.get(name, not value)
 
 
-@pytest.mark.parametrize("name", conftest.GLOBALS)
+@pytest.mark.parametrize("name", hygiene.GLOBALS)
 def test_a_setting_left_changed_is_named_and_put_back(name):
-    before = conftest.read_globals()
-    _, write = conftest.GLOBALS[name]
+    before = hygiene.read_globals()
+    _, write = hygiene.GLOBALS[name]
     write(_other(name, before[name]))
-    assert conftest.read_globals()[name] != before[name]
-    (complaint,) = conftest.restore_globals(before)
+    assert hygiene.read_globals()[name] != before[name]
+    (complaint,) = hygiene.restore_globals(before)
     assert complaint.startswith(f"{name}: ")
-    assert conftest.read_globals() == before
+    assert hygiene.read_globals() == before
 
 
 def test_nothing_changed_gives_no_complaint():
-    assert conftest.restore_globals(conftest.read_globals()) == []
+    assert hygiene.restore_globals(hygiene.read_globals()) == []
 
 
 def test_a_changed_variable_is_named_without_its_value():
-    before = conftest.read_globals()
+    before = hygiene.read_globals()
     os.environ["FASTKERAS_LEFT_BEHIND"] = "secret"
-    (complaint,) = conftest.restore_globals(before)
+    (complaint,) = hygiene.restore_globals(before)
     assert complaint == "environment: FASTKERAS_LEFT_BEHIND"
 
 
 @pytest.mark.parametrize("run", [1, 2])
 def test_each_test_draws_from_the_same_seed(run):
     drawn = np.random.random(), float(keras.random.normal(()))
-    keras.utils.set_random_seed(conftest.SEED)
+    keras.utils.set_random_seed(hygiene.SEED)
     assert drawn == (np.random.random(), float(keras.random.normal(())))
 
 
