@@ -132,13 +132,18 @@ def plot(report, path):
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set_xlabel("times as fast as keras.Model.fit with its defaults (log)")
-    axes.set_title(_title(report), fontsize=9, loc="left")
+    axes.set_title(title(report), fontsize=9, loc="left")
     if found:
         figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
-def _title(report):
+def title(report):
+    """Machine, versions and date in a line.
+
+    Args:
+        report: Dict as `run` returns it.
+    """
     machine, versions = report["machine"], report["versions"]
     return (
         f"{machine['processor']}, {machine['cores']} cores; "

@@ -172,7 +172,7 @@ def header(suite, seconds, quick):
     """What ran where, with no rows yet: see `results.KEYS`."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
-        "fastkeras": _version(),
+        "fastkeras": version(),
         "date": now.isoformat(timespec="seconds"),
         **_machine(),
         "suite": suite,
@@ -183,7 +183,14 @@ def header(suite, seconds, quick):
     }
 
 
-def _version():
+def version():
+    """The version of the package, as installed.
+
+    Example:
+
+    >>> isinstance(version(), str)
+    True
+    """
     try:
         return importlib.metadata.version("fastkeras")
     except importlib.metadata.PackageNotFoundError:

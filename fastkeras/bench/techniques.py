@@ -15,6 +15,7 @@ import keras
 
 from fastkeras import measure
 from fastkeras._lib import checks
+from fastkeras.bench import _technique_reasons as reasons
 from fastkeras.bench import results
 from fastkeras.bench._technique_pages import plot
 from fastkeras.bench._technique_pages import table
@@ -29,8 +30,6 @@ from fastkeras.perf import Execution
 SUITE, SECONDS = "techniques", 60.0
 NAMES_OF_ROWS = ("mlp", "cnn")
 LEAST_TURNS, MOST_TURNS = 3, 15
-#: A technique that is not so many times as fast is spoken of.
-NO_GAIN = 1.05
 
 
 __all__ = ["TECHNIQUES", "Technique", "plot", "record", "run", "table", "ways"]
@@ -42,7 +41,6 @@ class Technique:
 
     Attributes:
         name: String.
-        why_not: String, the usual reason where it gives no speed.
         execution: Dict of arguments of `Execution`.
         feature: Function of a model's layer names to a feature, or None.
 
@@ -53,49 +51,34 @@ class Technique:
     """
 
     name: str
-    why_not: str
     execution: dict = dataclasses.field(default_factory=dict)
     feature: object = None
 
 
 EAGER = "eager loop"
 TECHNIQUES = (
-    Technique("traced step", "the operations are large, Python costs little"),
-    Technique(
-        "pinned signature",
-        "it saves traces where shapes vary, and here none does",
-        {"signature": "pin"},
-    ),
+    Technique("traced step"),
+    Technique("pinned signature", {"signature": "pin"}),
     Technique(
         "launches",
-        "the device is busy all the time, so that a loop saves little",
         # A pinned step is called one by one, so the loop replaces the pin.
         {"steps_per_launch": 32, "signature": "relax"},
     ),
-    Technique(
-        "XLA",
-        "what XLA makes of these operations is no faster than the kernels "
-        "that TensorFlow has for them",
-        {"jit": True},
-    ),
+    Technique("XLA", {"jit": True}),
     Technique(
         "mixed precision",
-        "this device computes no faster in float16, and casts are added",
         feature=lambda layers: NAMES["mixed_float16"](),
     ),
     Technique(
         "gradient accumulation",
-        "it is for batches that do not fit; the update that it saves is small",
         feature=lambda layers: NAMES["accumulate"](4),
     ),
     Technique(
         "watching a part",
-        "the backward pass of the frozen prefix was a small part of a step",
         feature=lambda layers: NAMES["watch"](exclude=layers[:-1]),
     ),
     Technique(
         "gradient checkpointing",
-        "it saves memory, and pays for it with a second forward pass",
         feature=lambda layers: NAMES["rematerialize"](mode="all"),
     ),
 )
@@ -218,7 +201,8 @@ def _measured(row, seconds, quick, say, make):
             continue
         sides[name] = side
     times = _turns(row, sides, 0.0 if quick else seconds, say)
-    return record(row, times, failed)
+    say(f"{row.name}: reasons")
+    return record(row, times, failed, reasons.facts(row, sides))
 
 
 def _turns(row, sides, seconds, say):
@@ -233,18 +217,19 @@ def _turns(row, sides, seconds, say):
     return times
 
 
-def record(row, times, failed):
+def record(row, times, failed, facts):
     """Figures of a row from its times.
 
     Args:
         row: `Row`.
         times: Dict of way to seconds, one a turn.
         failed: Dict of way to the first line of its error.
+        facts: Dict, what reasons are drawn from.
 
     Returns:
         Dict of name, title, `alone` and `ordered` (lists of dicts: name,
         median, `gain` over the traced step or over the way before, `total`
-        over the eager loop) and `notes`.
+        over the eager loop), `turns`, `facts` and `notes`.
     """
     names = [technique.name for technique in TECHNIQUES]
     alone = [(name, names[0]) for name in names[1:]]
@@ -266,9 +251,11 @@ def record(row, times, failed):
         "title": row.title,
         "error": None,
         "eager": results.summary(times[EAGER]),
+        "turns": len(times[EAGER]),
+        "facts": facts,
         **figures,
         "notes": [
-            *_sentences(figures["alone"]),
+            *reasons.sentences(figures["alone"], figures["ordered"], facts),
             *(f"{way.strip('+ ')} fails: {why}" for way, why in failed.items()),
         ],
     }
@@ -285,16 +272,3 @@ def _figures(times, way, base):
 
 def _ratio(one, other):
     return dataclasses.asdict(measure.ratio(one, other))
-
-
-def _sentences(alone):
-    """One for each technique that does not help, or not for sure."""
-    reasons = {t.name: t.why_not for t in TECHNIQUES}
-    found = []
-    for way in alone:
-        gain = measure.Summary(**way["gain"])
-        if gain.lower < NO_GAIN:
-            name, unsure = way["name"], gain.median >= NO_GAIN
-            why = "within the noise of the run" if unsure else reasons[name]
-            found.append(f"{name}: {gain.median:.2f}x the traced step; {why}")
-    return found

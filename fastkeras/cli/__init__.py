@@ -15,8 +15,8 @@ import contextlib
 import sys
 import traceback
 
-from fastkeras import __version__
 from fastkeras._lib import checks
+from fastkeras.bench.runner import version
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
 from fastkeras.cli import _launch
@@ -94,7 +94,7 @@ def _parser():
         description="Trains the Keras model you have, faster, and says why.",
     )
     parser.add_argument(
-        "--version", action="version", version=f"fastkeras {__version__}"
+        "--version", action="version", version=f"fastkeras {version()}"
     )
     commands = parser.add_subparsers(
         required=True, metavar="COMMAND", parser_class=Parser

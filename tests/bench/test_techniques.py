@@ -37,7 +37,7 @@ def test_each_technique_is_alone_and_added():
 
 
 def test_the_figures_are_ratios_turn_by_turn():
-    row = techniques.record(ROWS["mlp"], made_up(), {})
+    row = techniques.record(ROWS["mlp"], made_up(), {}, {})
     gains = {w["name"]: w["gain"]["median"] for w in row["alone"]}
     assert gains == {**dict.fromkeys(NAMES[1:-1], 2.0), NAMES[-1]: 0.5}
     added = [w["gain"]["median"] for w in row["ordered"]]
@@ -46,25 +46,59 @@ def test_the_figures_are_ratios_turn_by_turn():
 
 
 def test_what_does_not_help_has_a_sentence_and_what_helps_has_none():
-    row = techniques.record(ROWS["mlp"], made_up(), {})
-    (note,) = row["notes"]
-    assert note.startswith("gradient checkpointing: 0.50x the traced step; it")
+    row = techniques.record(
+        ROWS["mlp"], made_up(), {}, {"memory": [2**21, 2**20]}
+    )
+    assert row["notes"] == [
+        "gradient checkpointing: 0.50 ±0.00 times the traced step, 0.50 ±0.00 "
+        "added to those before it; it makes the forward pass twice to hold "
+        "less: the tensors of a step take 1.0 MB, 2.0 MB without it"
+    ]
+    # What was not measured is not said.
+    row = techniques.record(ROWS["mlp"], made_up(), {}, {})
+    assert row["notes"][0].endswith("; no reason was measured")
+
+
+def told(name, alone, added, facts):
+    """The sentence on a technique that is so many times as fast."""
+    times = made_up()
+    base = times[f"+ {NAMES[NAMES.index(name) - 1]}"][0]
+    times[name] = [times[NAMES[0]][0] / gain for gain in alone]
+    times[f"+ {name}"] = [base / gain for gain in added]
+    notes = techniques.record(ROWS["mlp"], times, {}, facts)["notes"]
+    (note,) = [n for n in notes if n.startswith(f"{name}: ")]
+    return note.partition("; ")[2]
+
+
+def test_the_reason_follows_what_was_measured():
+    slower, same, faster = [0.5] * 3, [0.9, 1.0, 1.1], [2.0] * 3
+    assert "TensorFlow's kernels" in told("XLA", slower, slower, {})
+    together = told("XLA", slower, faster, {})
+    assert together == "it helps for sure only together with those before it"
+    half = told("mixed precision", slower, slower, {"half": 4.0})
+    assert "takes 4.0 times as long in float16" in half
+    # Where float16 is the faster, that is no reason.
+    half = told("mixed precision", slower, slower, {"half": 0.5})
+    assert half == "no reason was measured"
+    half = told("mixed precision", same, slower, {"half": 0.5})
+    assert half == "alone within the noise"
 
 
 def test_a_gain_within_the_noise_is_called_that():
     times = made_up(turns=5)
     for turn in (1, 3):
         times["launches"][turn] *= 3
-    notes = techniques.record(ROWS["mlp"], times, {})["notes"]
+    notes = techniques.record(ROWS["mlp"], times, {}, {})["notes"]
     assert notes[0] == (
-        "launches: 2.00x the traced step; within the noise of the run"
+        "launches: 2.00 ±0.67 times the traced step, 2.00 ±0.00 added to those "
+        "before it; it helps for sure only together with those before it"
     )
 
 
 def test_a_way_that_fails_is_left_out_and_told():
     times = made_up()
     del times["XLA"], times["+ XLA"]
-    row = techniques.record(ROWS["cnn"], times, {"+ XLA": "no device"})
+    row = techniques.record(ROWS["cnn"], times, {"+ XLA": "no device"}, {})
     assert "XLA" not in [way["name"] for way in row["alone"]]
     assert "XLA fails: no device" in row["notes"]
     # The next one is compared with what was there before.
@@ -74,7 +108,7 @@ def test_a_way_that_fails_is_left_out_and_told():
 
 def test_the_table_and_the_chart_show_all_of_them():
     report = techniques.run(rows=[])
-    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {})]
+    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {}, {})]
     text = techniques.table(report)
     for name in [EAGER, *NAMES]:
         assert name in text
@@ -83,7 +117,7 @@ def test_the_table_and_the_chart_show_all_of_them():
 
 def test_the_chart_is_drawn(tmp_path):
     report = techniques.run(rows=[])
-    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {})]
+    report["rows"] = [techniques.record(ROWS["mlp"], made_up(), {}, {})]
     techniques.plot(report, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 1000
 
@@ -112,5 +146,7 @@ def test_an_unknown_row_is_refused():
 def test_every_way_of_a_row_runs():
     report = techniques.run(rows=["mlp"], quick=True)
     (row,) = report["rows"]
+    assert row["facts"]["traces"] == {"relax": 1, "pin": 1}
+    assert row["facts"]["half"] > 0 and min(row["facts"]["memory"]) > 0
     assert not [note for note in row["notes"] if "fails" in note]
     assert len(row["ordered"]) == len(NAMES)

@@ -1,0 +1,166 @@
+"""Why a technique does not help in a row, from what was measured there.
+
+Example:
+
+>>> gain = {"median": 0.5, "lower": 0.4, "upper": 0.6, "n": 3, "unit": "x"}
+>>> sentences([{"name": "XLA", "gain": gain}], [], {})
+['XLA: 0.50 ±0.10 times the traced step; no reason was measured']
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fastkeras import measure
+from fastkeras._lib import figures
+from fastkeras.bench import tables
+
+#: A technique that is not so many times as fast is spoken of.
+NO_GAIN = 1.05
+_SIZE, _PRODUCTS = 256, 9
+
+
+def sentences(alone, ordered, facts):
+    """One for each technique that does not help, or not for sure.
+
+    Args:
+        alone: List of dicts of the ways with one technique: name and gain.
+        ordered: The same, of those with all techniques before them.
+        facts: Dict as of `facts`, or with fewer keys.
+
+    Returns:
+        List of strings.
+    """
+    added = {way["name"]: way["gain"] for way in ordered}
+    found = []
+    for way in alone:
+        name, gain = way["name"], way["gain"]
+        more = added.get(f"+ {name}")
+        if gain["lower"] >= NO_GAIN and not (more and more["upper"] < 1):
+            continue
+        text = f"{name}: {tables.times(gain)} times the traced step"
+        if more:
+            text += f", {tables.times(more)} added to those before it"
+        found.append(f"{text}; {_why(name, gain, more, facts)}")
+    return found
+
+
+def _why(name, gain, added, facts):
+    if added and added["lower"] >= NO_GAIN:
+        return "it helps for sure only together with those before it"
+    if gain["lower"] < NO_GAIN <= gain["median"]:
+        return "the gain is within the noise of the run"
+    why = _REASONS.get(name, lambda *_: None)(facts, gain, added)
+    if gain["lower"] <= 1 <= gain["upper"]:
+        why = f"alone within the noise{f': {why}' if why else ''}"
+    return why or "no reason was measured"
+
+
+def _pinned(facts, gain, added):
+    traces = facts.get("traces")
+    return traces and (
+        "it saves traces where shapes vary, and here the step was traced "
+        f"{traces['relax']} times without it, {traces['pin']} with it"
+    )
+
+
+def _xla(facts, gain, added):
+    if not added:
+        return None
+    return (
+        "in launches too, where calls from Python hardly count, what XLA makes "
+        "of these operations is no faster than TensorFlow's kernels"
+    )
+
+
+def _half(facts, gain, added):
+    ratio = facts.get("half")
+    if ratio is None or ratio < 1:
+        return None
+    return (
+        f"a product of matrices takes {ratio:.1f} times as long in float16 as "
+        "in float32 on this device"
+    )
+
+
+def _checkpointing(facts, gain, added):
+    peaks = facts.get("memory")
+    if not peaks:
+        return None
+    plain, less = map(figures.memory, peaks)
+    return (
+        "it makes the forward pass twice to hold less: the tensors of a step "
+        f"take {less}, {plain} without it"
+    )
+
+
+def _accumulated(facts, gain, added):
+    return (
+        "adding up the gradients of four batches costs as much as the updates "
+        "it saves"
+    )
+
+
+def _watched(facts, gain, added):
+    return "the backward pass that is left out was a small part of the step"
+
+
+_REASONS = {
+    "pinned signature": _pinned,
+    "XLA": _xla,
+    "mixed precision": _half,
+    "gradient accumulation": _accumulated,
+    "watching a part": _watched,
+    "gradient checkpointing": _checkpointing,
+}
+
+
+def facts(row, sides):
+    """What the reasons are drawn from, measured after the turns of a row.
+
+    Args:
+        row: `Row`.
+        sides: Dict of way to its `Side`.
+
+    Returns:
+        Dict of `traces` of the step, relaxed and pinned; `half`, how many
+        times as long a product of matrices takes in float16; and `memory`,
+        bytes of a step's tensors without checkpointing and with it.
+    """
+    ways = {"relax": "traced step", "pin": "pinned signature"}
+    found = {"half": _half_time()}
+    if all(way in sides for way in ways.values()):
+        found["traces"] = {
+            key: _traces(sides[way].model) for key, way in ways.items()
+        }
+    model_of = {w: sides[w].model for w in _MEMORY if w in sides}
+    if len(model_of) == len(_MEMORY):
+        found["memory"] = [
+            measure.memory(
+                model, row.batch, measured=False, data=row.data()
+            ).step
+            for model in model_of.values()
+        ]
+    return found
+
+
+_MEMORY = ("traced step", "gradient checkpointing")
+
+
+def _traces(model):
+    return sum(model.perf_report()["train_step"]["traces"].values())
+
+
+def _half_time():
+    """Times of a product in float16, as a multiple of those in float32."""
+    clock, times = measure.Clock(), {"float32": [], "float16": []}
+    values = np.ones((_SIZE, _SIZE))
+    for turn in range(_PRODUCTS + 1):
+        for dtype, seconds in times.items():
+            matrix = tf.constant(values, dtype)
+            with clock.stopwatch() as watch:
+                keras.ops.matmul(matrix, matrix).numpy()
+            # The first has kernels made.
+            if turn:
+                seconds.append(watch.seconds)
+    return measure.ratio(times["float16"], times["float32"]).median
