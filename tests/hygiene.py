@@ -1,5 +1,6 @@
 """Hygiene for every test: same start, nothing left behind, two CPU devices."""
 
+import gc
 import os
 import pathlib
 
@@ -90,6 +91,12 @@ def _difference(before, after):
     # Names only: the values of environment variables stay out of any log.
     keys = before.keys() | after.keys()
     return ", ".join(sorted(k for k in keys if before.get(k) != after.get(k)))
+
+
+def pytest_collection_finish():
+    # What was imported stays: no collection of garbage need go through it.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -119,6 +119,10 @@ PERF = {
 }
 
 
+# Three batches, for what is run eagerly.
+FEW = {"rows": X[:12], "targets": Y[:12]}
+
+
 def adam(**kwargs):
     return keras.optimizers.Adam(0.05, **kwargs)
 
@@ -269,7 +273,7 @@ def test_copies_are_of_the_same_class_and_train(form, how):
     perf = [P.ClipByGlobalNorm(0.5), P.SkipNonFinite()]
     # Eagerly: how steps run is no part of a copy, and tracing takes longest.
     model.compile(adam(), "mse", perf=perf, run_eagerly=True)
-    fit(model)
+    fit(model, **FEW)
     make = {
         "clone": keras.models.clone_model,
         "copy": copy.deepcopy,
@@ -283,16 +287,16 @@ def test_copies_are_of_the_same_class_and_train(form, how):
     assert other.layers[-1] is not model.layers[-1]
     if how == "clone":
         assert other.perf == model.perf
-        fit(other)
+        fit(other, **FEW)
     elif how in ("copy", "pickle"):
         assert other.perf == model.perf
         same(state(other), state(model))
-        fit(other)
-        fit(model)
+        fit(other, **FEW)
+        fit(model, **FEW)
         same(state(other), state(model))
     else:
         other.compile(adam(), "mse", perf=model.perf.features, run_eagerly=True)
-        fit(other)
+        fit(other, **FEW)
 
 
 def test_a_clone_has_new_layers_and_the_policies_that_perf_sets():
@@ -400,7 +404,7 @@ def weights_file(model, path):
 def test_weights_go_to_a_stock_model_and_back(name, tmp_path):
     ours = functional()
     ours.compile(adam(), "mse", perf=PERF[name], run_eagerly=True)
-    fit(ours)
+    fit(ours, **FEW)
     stock = functional(keras.Model)
     stock.compile(adam(), "mse", run_eagerly=True)
     fit(stock, X[:4], Y[:4])
@@ -411,7 +415,7 @@ def test_weights_go_to_a_stock_model_and_back(name, tmp_path):
         [v.numpy() for v in stock.optimizer.variables],
         [v.numpy() for v in ours.optimizer.variables],
     )
-    fit(stock)
+    fit(stock, **FEW)
     back = weights_file(stock, tmp_path / "stock.weights.h5")
     scale = [v.numpy() for s in ours._step.states for v in s.variables.values()]
     ours.load_weights(back)
@@ -424,7 +428,7 @@ def test_weights_go_to_a_stock_model_and_back(name, tmp_path):
         [v.numpy() for s in ours._step.states for v in s.variables.values()],
         scale,
     )
-    fit(ours)
+    fit(ours, **FEW)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +448,7 @@ def test_weights_go_from_one_plan_to_another(first, second, tmp_path):
     for perf in (first, second):
         model = functional()
         model.compile(adam(), "mse", perf=perf, run_eagerly=True)
-        fit(model)
+        fit(model, **FEW)
         models.append(model)
     a, b = models
     b.load_weights(weights_file(a, tmp_path / "a.weights.h5"))
@@ -453,7 +457,7 @@ def test_weights_go_from_one_plan_to_another(first, second, tmp_path):
         [v.numpy() for v in a.optimizer.variables],
         [v.numpy() for v in b.optimizer.variables],
     )
-    fit(b)
+    fit(b, **FEW)
 
 
 # Callbacks that save.
