@@ -71,8 +71,12 @@ def available(model, name, feed):
                 reasons.append(f"XLA left out: {exchange}")
             return [step], reasons
     tiers = [step, f"{family}-loop"]
-    if name != "predict_step" and (pinned_steps(model) or 1) > 1:
+    pinned = name != "predict_step" and pinned_steps(model)
+    if pinned and pinned > 1:
         tiers.remove(step)
+    elif pinned and model.steps_per_execution == 1:
+        # A loop of one step is no other way to run it.
+        tiers = [step]
     elif name == "test_step" and resident and feed.full > 1:
         tiers.reverse()
     reasons = []

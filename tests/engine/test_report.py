@@ -10,6 +10,7 @@ import tensorflow as tf
 from fastkeras import FastModel
 from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feed import Feed
+from fastkeras.perf import Execution
 
 X = np.ones((40, 2), "float32")
 
@@ -137,6 +138,12 @@ def test_a_tier_that_was_not_tried_is_said_to_be_so():
         f"{tier} not tried: the time ahead did not pay for compiling it"
         for tier in ("graph-loop", "xla-loop")
     ]
+    # Nor is a loop where a step a launch is asked for.
+    for jit, tiers in ((False, []), ("auto", ["xla-loop"])):
+        model.compile("sgd", "mse", perf=Execution(jit=jit, steps_per_launch=1))
+        model.fit(X, X[:, :1], batch_size=20, verbose=0)
+        choices = model.perf_report()["train_step"]["resident"]["choices"]
+        assert [c.partition(" ")[0] for c in choices] == tiers
 
 
 def test_a_plan_without_features_and_a_tier_are_told_in_words():
