@@ -140,6 +140,30 @@ def graph_runs():
     return run
 
 
+@pytest.fixture(scope="module")
+def plain_runs():
+    """Weights by path and logs of plain Keras; several settings share one."""
+    runs = {}
+
+    def run(setting):
+        key = setting.batch, setting.frozen, repr(setting.options)
+        if key not in runs:
+            plain = new_model(keras.Model)
+            for layer in setting.frozen:
+                plain.get_layer(layer).trainable = False
+            plain.compile(
+                optimizer(**setting.options),
+                "sparse_categorical_crossentropy",
+                run_eagerly=True,
+            )
+            logs = fit(plain, batch=setting.batch)
+            by_path = {v.path: np.asarray(v) for v in plain.variables}
+            runs[key] = by_path, logs
+        return runs[key]
+
+    return run
+
+
 def test_every_feature_has_a_setting_with_a_reason():
     assert SETTINGS.keys() == perf.FEATURES.keys()
     assert all(s.reason for s in SETTINGS.values())
@@ -247,22 +271,13 @@ def test_it_has_a_test_file(name):
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_it_equals_plain_keras(name, graph_runs):
+def test_it_equals_plain_keras(name, graph_runs, plain_runs):
     setting = SETTINGS[name]
-    plain = new_model(keras.Model)
-    start = plain.get_weights()
-    for layer in setting.frozen:
-        plain.get_layer(layer).trainable = False
-    plain.compile(
-        optimizer(**setting.options),
-        "sparse_categorical_crossentropy",
-        run_eagerly=True,
-    )
-    logs = fit(plain, batch=setting.batch)
+    by_path, logs = plain_runs(setting)
     weights, _, own = graph_runs(name)
-    by_path = {v.path: np.asarray(v) for v in plain.variables}
-    right = [by_path[v.path] for v in new_model().variables]
-    assert _tools.difference(start, weights) > 1e-2
+    new = new_model()
+    right = [by_path[v.path] for v in new.variables]
+    assert _tools.difference(new, weights) > 1e-2
     assert _tools.difference(right, weights) < setting.plain
     np.testing.assert_allclose(logs["loss"], own["loss"], rtol=setting.plain)
 
@@ -341,7 +356,8 @@ def test_a_model_that_is_not_built_trains_the_same(name):
             perf=SETTINGS[name].feature,
         )
         assert model.built is built
-        runs.append((model, fit(model)))
+        # Another shape for the last batch, and a second epoch.
+        runs.append((model, fit(model, rows=7)))
     (first, right), (second, logs) = runs
     assert _tools.difference(first, second) < SETTINGS[name].tolerance
     assert _tools.logs_difference(right, logs) < SETTINGS[name].tolerance
@@ -437,7 +453,8 @@ def test_two_together_train(a, b):
     features = [SETTINGS[n].feature for n in (b, a)]
     model = compiled(features, run_eagerly=True)
     start = model.get_weights()
-    logs = fit(model, epochs=1)
+    # A window of a whole batch and a short one.
+    logs = fit(model, epochs=1, rows=7)
     assert all(np.all(np.isfinite(w)) for w in model.get_weights())
     assert _tools.difference(start, model) > 1e-3
     assert all(np.all(np.isfinite(values)) for values in logs.values())
