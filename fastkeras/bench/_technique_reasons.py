@@ -8,7 +8,6 @@ Example:
 """
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from fastkeras import measure
@@ -17,7 +16,9 @@ from fastkeras.bench import tables
 
 #: A technique that is not so many times as fast is spoken of.
 NO_GAIN = 1.05
-_SIZE, _PRODUCTS = 512, 15
+#: A share of the memory from which on hardly any is saved.
+_LESS = 0.97
+_SIZE, _TIMES = 512, 15
 
 
 def sentences(alone, ordered, facts):
@@ -59,8 +60,8 @@ def _why(name, gain, added, facts):
 def _pinned(facts, gain, added):
     traces = facts.get("traces")
     return traces and (
-        "it saves traces where shapes vary, and here the step was traced "
-        f"{traces['relax']} times without it, {traces['pin']} with it"
+        "it saves traces where shapes vary, and here the count of traces is "
+        f"{traces['relax']} without it and {traces['pin']} with it"
     )
 
 
@@ -74,10 +75,12 @@ def _xla(facts, gain, added):
 
 
 def _half(facts, gain, added):
-    ratio = facts.get("half")
-    return ratio and (
-        f"a product of matrices takes {ratio:.1f} times as long in float16 as "
-        "in float32 on this device, and "
+    if "half" not in facts:
+        return None
+    name, ratio = facts["half"]
+    return (
+        f"a {name} and its gradients take {ratio:.1f} times as long in "
+        "float16 as in float32 on this device, and "
         + ("casts are added" if ratio > 0.9 else "casts outweigh that")
     )
 
@@ -87,9 +90,11 @@ def _checkpointing(facts, gain, added):
     if not peaks:
         return None
     plain, less = map(figures.memory, peaks)
+    saves = peaks[1] < _LESS * peaks[0]
     return (
-        "it makes the forward pass twice to hold less: the tensors of a step "
-        f"take {less}, {plain} without it"
+        "it makes the forward pass twice to hold less, and here "
+        + ("does" if saves else "hardly does")
+        + f": the tensors of a step take {less}, {plain} without it"
     )
 
 
@@ -122,12 +127,13 @@ def facts(row, sides):
         sides: Dict of way to its `Side`.
 
     Returns:
-        Dict of `traces` of the step, relaxed and pinned; `half`, how many
-        times as long a product of matrices takes in float16; and `memory`,
+        Dict of `traces` of the step, relaxed and pinned; `half`, the name of
+        an operation of the row and how many times as long it takes in
+        float16; and `memory`,
         bytes of a step's tensors without checkpointing and with it.
     """
     ways = {"relax": "traced step", "pin": "pinned signature"}
-    found = {"half": _half_time()}
+    found = {"half": _half_time(row.convolves)}
     if all(way in sides for way in ways.values()):
         found["traces"] = {
             key: _traces(sides[way].model) for key, way in ways.items()
@@ -150,16 +156,21 @@ def _traces(model):
     return sum(model.perf_report()["train_step"]["traces"].values())
 
 
-def _half_time():
-    """Times of a product in float16, as a multiple of those in float32."""
+def _half_time(convolves):
+    """An operation with its gradients, and its times by those in float32."""
     clock, times = measure.Clock(), {"float32": [], "float16": []}
-    values = np.ones((_SIZE, _SIZE))
-    for turn in range(_PRODUCTS + 1):
+    name, shapes = "product of matrices", [(_SIZE, _SIZE)] * 2
+    operation = keras.ops.matmul
+    if convolves:
+        name, shapes = "convolution", [(32, 28, 28, 32), (3, 3, 32, 32)]
+        operation = keras.ops.conv
+    for turn in range(_TIMES + 1):
         for dtype, seconds in times.items():
-            matrix = tf.constant(values, dtype)
-            with clock.stopwatch() as watch:
-                keras.ops.matmul(matrix, matrix).numpy()
+            given = [tf.ones(shape, dtype) for shape in shapes]
+            with clock.stopwatch() as watch, tf.GradientTape() as tape:
+                tape.watch(given)
+                [t.numpy() for t in tape.gradient(operation(*given), given)]
             # The first has kernels made.
             if turn:
                 seconds.append(watch.seconds)
-    return measure.ratio(times["float16"], times["float32"]).median
+    return name, measure.ratio(times["float16"], times["float32"]).median

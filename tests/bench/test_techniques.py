@@ -52,7 +52,8 @@ def test_what_does_not_help_has_a_sentence_and_what_helps_has_none():
     assert row["notes"] == [
         "gradient checkpointing: 0.50 ±0.00 times the traced step, 0.50 ±0.00 "
         "added to those before it; it makes the forward pass twice to hold "
-        "less: the tensors of a step take 1.0 MB, 2.0 MB without it"
+        "less, and here does: the tensors of a step take 1.0 MB, 2.0 MB "
+        "without it"
     ]
     # What was not measured is not said.
     row = techniques.record(ROWS["mlp"], made_up(), {}, {})
@@ -75,10 +76,15 @@ def test_the_reason_follows_what_was_measured():
     assert "TensorFlow's kernels" in told("XLA", slower, slower, {})
     together = told("XLA", slower, faster, {})
     assert together == "it helps for sure only together with those before it"
-    half = told("mixed precision", slower, slower, {"half": 4.0})
-    assert "takes 4.0 times as long in float16" in half
+    half = told(
+        "mixed precision", slower, slower, {"half": ("convolution", 4.0)}
+    )
+    assert (
+        "a convolution and its gradients take 4.0 times as long in float16"
+        in half
+    )
     assert half.endswith("and casts are added")
-    half = told("mixed precision", slower, slower, {"half": 0.5})
+    half = told("mixed precision", slower, slower, {"half": ("product", 0.5)})
     assert half.endswith("and casts outweigh that")
     half = told("mixed precision", same, slower, {})
     assert half == "alone within the noise"
@@ -147,6 +153,6 @@ def test_every_way_of_a_row_runs():
     report = techniques.run(rows=["mlp"], quick=True)
     (row,) = report["rows"]
     assert row["facts"]["traces"] == {"relax": 1, "pin": 1}
-    assert row["facts"]["half"] > 0 and min(row["facts"]["memory"]) > 0
+    assert row["facts"]["half"][1] > 0 and min(row["facts"]["memory"]) > 0
     assert not [note for note in row["notes"] if "fails" in note]
     assert len(row["ordered"]) == len(NAMES)
