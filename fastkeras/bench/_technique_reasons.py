@@ -18,7 +18,7 @@ from fastkeras.bench import tables
 NO_GAIN = 1.05
 #: A share of the memory from which on hardly any is saved.
 _LESS = 0.97
-_SIZE, _TIMES = 512, 15
+_SIZE, _TIMES, _CALLS = 512, 15, 100
 
 
 def sentences(alone, ordered, facts):
@@ -63,6 +63,13 @@ def _pinned(facts, gain, added):
         "it saves traces where shapes vary, and here the count of traces is "
         f"{traces['relax']} without it and {traces['pin']} with it"
     )
+
+
+def _launches(facts, gain, added):
+    if not {"call", "step"} <= facts.keys():
+        return None
+    call, step = (tables.duration(facts[name]) for name in ("call", "step"))
+    return f"it saves calls from Python, each about {call}, of a step of {step}"
 
 
 def _xla(facts, gain, added):
@@ -111,6 +118,7 @@ def _watched(facts, gain, added):
 
 _REASONS = {
     "pinned signature": _pinned,
+    "launches": _launches,
     "XLA": _xla,
     "mixed precision": _half,
     "gradient accumulation": _accumulated,
@@ -127,13 +135,14 @@ def facts(row, sides):
         sides: Dict of way to its `Side`.
 
     Returns:
-        Dict of `traces` of the step, relaxed and pinned; `half`, the name of
+        Dict of `call`, seconds of a call of a graph of nothing; `traces` of
+        the step, relaxed and pinned; `half`, the name of
         an operation of the row and how many times as long it takes in
         float16; and `memory`,
         bytes of a step's tensors without checkpointing and with it.
     """
     ways = {"relax": "traced step", "pin": "pinned signature"}
-    found = {"half": _half_time(row.convolves)}
+    found = {"call": _call_time(), "half": _half_time(row.convolves)}
     if all(way in sides for way in ways.values()):
         found["traces"] = {
             key: _traces(sides[way].model) for key, way in ways.items()
@@ -154,6 +163,17 @@ _MEMORY = ("traced step", "gradient checkpointing")
 
 def _traces(model):
     return sum(model.perf_report()["train_step"]["traces"].values())
+
+
+def _call_time():
+    clock, seconds = measure.Clock(), []
+    nothing, number = tf.function(lambda t: t), tf.constant(1.0)
+    nothing(number)
+    for _ in range(_CALLS):
+        with clock.stopwatch() as watch:
+            nothing(number)
+        seconds.append(watch.seconds)
+    return measure.summarize(seconds).median
 
 
 def _half_time(convolves):

@@ -246,6 +246,9 @@ def record(row, times, failed, facts):
         ]
         for kind, pairs in (("alone", alone), ("ordered", ordered))
     }
+    if names[0] in times:
+        step = results.summary(times[names[0]])["median"]
+        facts = {**facts, "step": step}
     return {
         "name": row.name,
         "title": row.title,

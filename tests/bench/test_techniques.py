@@ -63,7 +63,8 @@ def test_what_does_not_help_has_a_sentence_and_what_helps_has_none():
 def told(name, alone, added, facts):
     """The sentence on a technique that is so many times as fast."""
     times = made_up()
-    base = times[f"+ {NAMES[NAMES.index(name) - 1]}"][0]
+    before = NAMES[NAMES.index(name) - 1]
+    base = times.get(f"+ {before}", times[before])[0]
     times[name] = [times[NAMES[0]][0] / gain for gain in alone]
     times[f"+ {name}"] = [base / gain for gain in added]
     notes = techniques.record(ROWS["mlp"], times, {}, facts)["notes"]
@@ -84,6 +85,8 @@ def test_the_reason_follows_what_was_measured():
         in half
     )
     assert half.endswith("and casts are added")
+    calls = told("launches", slower, slower, {"call": 5e-5})
+    assert calls.endswith("each about 50.0 us, of a step of 32.0 ms")
     half = told("mixed precision", slower, slower, {"half": ("product", 0.5)})
     assert half.endswith("and casts outweigh that")
     half = told("mixed precision", same, slower, {})
@@ -153,6 +156,7 @@ def test_every_way_of_a_row_runs():
     report = techniques.run(rows=["mlp"], quick=True)
     (row,) = report["rows"]
     assert row["facts"]["traces"] == {"relax": 1, "pin": 1}
+    assert 0 < row["facts"]["call"] < row["facts"]["step"]
     assert row["facts"]["half"][1] > 0 and min(row["facts"]["memory"]) > 0
     assert not [note for note in row["notes"] if "fails" in note]
     assert len(row["ordered"]) == len(NAMES)
