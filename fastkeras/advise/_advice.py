@@ -2,6 +2,11 @@
 
 import dataclasses
 
+#: Settings that have fastkeras run the steps, as it finds best.
+FAST = {"perf": [], "execution": {"steps_per_launch": "auto"}}
+#: Settings that trace a step once, for any number of rows.
+PIN = {"execution": {"signature": "pin", "steps_per_launch": "auto"}}
+
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
@@ -17,9 +22,12 @@ class Advice:
         settings: Dict of the arguments of `compile` that make the change;
             `"perf"` lists the features to add, `"execution"` is a dict of
             arguments of `Execution`. Empty if it has to be made by hand.
+        alternatives: Tuple of dicts like `settings`: the other changes that
+            `change` names.
         aim: `"speed"`, `"memory"` or `"traces"`: what it is to improve.
-        receipt: String, what trying it gave; empty if it was not tried.
-        kept: Bool, whether it was tried and kept.
+        receipt: String, a line for each that was tried, with what it gave;
+            empty if none was.
+        kept: Bool, whether one of them was kept.
 
     Example:
 
@@ -37,20 +45,23 @@ class Advice:
     change: str
     mathematics: str = "same"
     settings: dict = dataclasses.field(default_factory=dict)
+    alternatives: tuple = ()
     aim: str = "speed"
     receipt: str = ""
     kept: bool = False
 
+    @property
+    def ways(self):
+        """List of the settings that make a change, `settings` first."""
+        return [way for way in (self.settings, *self.alternatives) if way]
+
     def to_dict(self):
         """The values, as a new dict of plain values; features as text."""
-        settings = {
-            name: [repr(feature) for feature in value]
-            if name == "perf"
-            else value
-            for name, value in self.settings.items()
+        return {
+            **vars(self),
+            "settings": _plain(self.settings),
+            "alternatives": [_plain(way) for way in self.alternatives],
         }
-        values = dataclasses.asdict(dataclasses.replace(self, settings={}))
-        return {**values, "settings": settings}
 
     def __str__(self):
         lines = [
@@ -58,6 +69,14 @@ class Advice:
             f"  do: {self.change}",
             f"  expect: {self.gain} (mathematics: {self.mathematics})",
         ]
-        if self.receipt:
-            lines.append(f"  tried: {self.receipt}")
+        lines += [f"  tried: {line}" for line in self.receipt.splitlines()]
         return "\n".join(lines)
+
+
+def _plain(value):
+    """Settings as values that JSON can hold."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, (bool, int, str)) else repr(value)

@@ -8,14 +8,18 @@ model and its layers, its losses and metrics, and the methods they call on
 import ast
 import inspect
 import textwrap
+import types
 
 import keras
+import tensorflow as tf
 
 from fastkeras._lib import private
 
 _ENTRIES = ("call", "train_step", "compute_loss", "compute_metrics")
 _LIBRARIES = ("keras", "tensorflow", "fastkeras")
 _MAKERS = {"Variable", "add_weight", "add_variable"}
+#: Attributes that hold what Keras itself keeps of a layer or a model.
+_KERAS_OWN = {*vars(keras.Model()), *vars(keras.Sequential())}
 
 
 class Code:
@@ -26,7 +30,7 @@ class Code:
     """
 
     def __init__(self, model):
-        self.functions = {}
+        self.functions, self._model = {}, model
         for owner in private.flat_layers(model):
             for name in _ENTRIES:
                 self._add_method(type(owner), name)
@@ -60,6 +64,11 @@ class Code:
         """Dict of name to the Python lists these functions can add to."""
         return self._lists
 
+    def scales(self):
+        """Where the loss is scaled, or left to the `train_step` of Keras."""
+        names = ("optimizer.scale_loss", "super().train_step")
+        return self._where(lambda call: _written(call).endswith(names))
+
     def prints(self):
         """Where plain `print` is called."""
         return self._where(lambda call: _written(call) == "print")
@@ -77,17 +86,35 @@ class Code:
     def makes_variables(self):
         """Where a variable is made."""
         return self._where(
-            lambda call: _written(call).rpartition(".")[2] in _MAKERS
+            lambda call: _written(call).rpartition(".")[2] in _MAKERS,
+            _makes_layer,
         )
 
-    def _where(self, is_one):
+    def compiled(self):
+        """Dict of name to the `tf.function`s of the user's that are called."""
+        found = {}
+        for function in self.functions.values():
+            seen = inspect.getclosurevars(function)
+            found.update({**seen.globals, **seen.nonlocals})
+        cls = type(self._model)
+        own = {f"{cls.__name__}.{k}": k for k in dir(cls)}
+        found.update(
+            {
+                name: getattr(self._model, k)
+                for name, k in own.items()
+                if _is_compiled(inspect.getattr_static(cls, k))
+            }
+        )
+        return {k: v for k, v in found.items() if _is_compiled(v)}
+
+    def _where(self, is_one, is_other=lambda function, call: False):
         found = []
         for name, function in self.functions.items():
             first = function.__code__.co_firstlineno
             found += [
                 f"{name} (line {first + call.lineno - 1})"
                 for call in _calls(function)
-                if is_one(call)
+                if is_one(call) or is_other(function, call)
             ]
         return found
 
@@ -103,21 +130,48 @@ def _calls(function):
     return [node for node in nodes if isinstance(node, ast.Call)]
 
 
+def _is_compiled(value):
+    return isinstance(value, tf.types.experimental.PolymorphicFunction)
+
+
+def _makes_layer(function, call):
+    """Whether a call makes a layer of Keras that has weights."""
+    root, *names = _written(call).split(".")
+    seen = inspect.getclosurevars(function)
+    found = {**seen.globals, **seen.nonlocals}.get(root)
+    for name in names:
+        if not isinstance(found, (types.ModuleType, type)):
+            return False
+        found = getattr(found, name, None)
+    if not isinstance(found, type) or not issubclass(found, keras.Layer):
+        return False
+    return issubclass(found, keras.layers.RNN) or (
+        "add_weight" in inspect.getsource(found.build)
+    )
+
+
 def _written(call):
     return ast.unparse(call.func)
 
 
 def _lists(model, functions):
-    found = {}
+    places = {}
     for layer in private.flat_layers(model):
-        if type(layer).__module__.partition(".")[0] in _LIBRARIES:
+        name, cls = type(layer).__name__, type(layer)
+        if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue
-        for name, value in vars(layer).items():
-            if isinstance(value, list) and not name.startswith("_"):
-                found[f"{type(layer).__name__}.{name}"] = value
+        own = {**vars(cls), **vars(layer)}
+        places.update(
+            {f"{name}.{k}": v for k, v in own.items() if k not in _KERAS_OWN}
+        )
     for function in functions:
         seen = inspect.getclosurevars(function)
-        for name, value in {**seen.globals, **seen.nonlocals}.items():
-            if isinstance(value, list):
-                found[name] = value
+        places.update({**seen.globals, **seen.nonlocals})
+    found = {}
+    for name, value in places.items():
+        if isinstance(value, list):
+            found[name] = value
+        elif isinstance(value, dict) and not name.startswith("__"):
+            inner = ((k, v) for k, v in value.items() if isinstance(v, list))
+            found.update({f"{name}[{k!r}]": v for k, v in inner})
     return found

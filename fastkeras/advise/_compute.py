@@ -1,5 +1,8 @@
 """Rules on a device that is busy: XLA, half precision, larger batches."""
 
+import keras
+
+from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import Advice
 from fastkeras.engine._tiers import xla_refusal
 
@@ -7,6 +10,10 @@ from fastkeras.engine._tiers import xla_refusal
 LEAST_EPSILON = 1e-4
 #: A batch of twice the rows is worth it below so many times the seconds.
 CHEAP_DOUBLE = 1.4
+#: XLA is told of where it is so many times as fast.
+FASTER = 1.05
+#: Share of a step from which on metrics are dear.
+COSTLY = 0.2
 
 
 def xla(facts):
@@ -14,18 +21,22 @@ def xla(facts):
     measured = facts.is_fast and facts.requested_jit == "auto"
     if model.jit_compile or measured or xla_refusal(model):
         return None
-    if not facts.is_device_bound:
+    if not facts.is_device_bound or facts.without_xla is None:
         return None
-    settings = {"jit_compile": True}
+    ratio = facts.without_xla
+    if ratio.median < FASTER:
+        return None
     return Advice(
         "XLA",
-        f"a step of {_computing(facts)}, operation by operation: XLA is off",
-        "operations are fused; measure it, as some models lose",
+        f"a step of {_computing(facts)}, operation by operation: XLA is off, "
+        f"and without it a step takes {ratio} the time",
+        f"{ratio.median:.2g} times as fast, measured on a few steps",
         "jit 'auto' in `Execution`, which measures it, or jit_compile=True"
         if facts.is_fast
         else f"{facts.way_to_fast}, which measures it, or "
         "compile(jit_compile=True)",
-        settings=settings,
+        settings={"jit_compile": True},
+        alternatives=({"jit_compile": "auto"} if facts.is_fast else FAST,),
     )
 
 
@@ -72,8 +83,8 @@ def mixed_precision(facts):
         "mixed precision",
         f"all layers compute in float32 on {facts.gpus} GPU(s), and a step of "
         f"{_computing(facts)}",
-        "1.5 to 3 times as fast on a GPU with Tensor Cores, half the memory "
-        "of the activations",
+        "half the memory of the activations; on a GPU with Tensor Cores "
+        "faster, not measured",
         "perf='mixed_float16' (or 'mixed_bfloat16')",
         mathematics="changed",
     )
@@ -94,18 +105,55 @@ def larger_batch(facts):
     )
 
 
+def unscaled_loss(facts):
+    """A `train_step` of the user's that leaves the loss as it is."""
+    scaled = isinstance(
+        facts.model.optimizer, keras.optimizers.LossScaleOptimizer
+    )
+    if not scaled or not facts.has_own_train_step or facts.code.scales():
+        return None
+    return Advice(
+        "loss not scaled",
+        f"`train_step` of {type(facts.model).__name__} never calls "
+        "`scale_loss`, and its LossScaleOptimizer divides the gradients by "
+        f"{float(facts.model.optimizer.dynamic_scale):g}",
+        "updates of the right size",
+        "take gradients of `self.optimizer.scale_loss(loss)`",
+        mathematics="changed",
+    )
+
+
+def costly_metrics(facts):
+    """Metrics that take much of a step."""
+    if facts.profile is None:
+        return None
+    step, taken = facts.profile.step, facts.profile["seconds"]["metrics"]
+    if taken < COSTLY * step:
+        return None
+    costs = facts.profile["metrics"]
+    name = max(costs, key=costs.get)
+    metric = next((m for m in facts.metrics if m.name == name), None)
+    thresholds = getattr(metric, "num_thresholds", None)
+    many = f" ({thresholds} thresholds)" if thresholds else ""
+    return Advice(
+        "costly metrics",
+        f"of a step of {step * 1e3:.3g} ms the metrics, timed apart, take "
+        f"{taken * 1e3:.3g} ms; {name}{many} most, {costs[name] * 1e3:.3g} ms",
+        f"up to {1 / max(1 - taken / step, 0.1):.2g} times as fast without "
+        "them",
+        f"leave {name} out of `compile` and take it once an epoch from "
+        "`model.predict` on the validation data"
+        + (", or give it fewer num_thresholds" if thresholds else ""),
+    )
+
+
 def _computing(facts):
     step, share = facts.profile.step * 1e3, 1 - facts.python_share
     return f"{step:.3g} ms is {share:.0%} computing"
 
 
 def half_outputs(facts):
-    outputs = getattr(facts.model, "outputs", None) or []
-    half = [
-        t._keras_history.operation.name
-        for t in outputs
-        if t._keras_history.operation.compute_dtype == "float16"
-    ]
+    half = facts.half_outputs
     if not half or (facts.is_fast and _casts(facts.model.perf)):
         return None
     return Advice(

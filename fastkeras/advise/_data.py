@@ -108,6 +108,20 @@ class Data:
         """Of each batch that was seen, shape and dtype of its tensors."""
         return self._seen[1][:SEEN]
 
+    @property
+    def open_spec(self):
+        """Structure of `tf.TensorSpec` of all batches, what varies open.
+
+        None where they differ in more than the sizes of dense tensors.
+        """
+        leaves = tree.flatten(self.batch)
+        ranks = {tuple((len(s), d) for s, d in spec) for spec in self.specs}
+        if len(ranks) > 1 or not all(isinstance(t, tf.Tensor) for t in leaves):
+            return None
+        return tree.pack_sequence_as(
+            self.batch, [_open(leaf) for leaf in zip(*self.specs, strict=True)]
+        )
+
     @functools.cached_property
     def array_bytes(self):
         """Integer, bytes of all rows of arrays; 0 where there are none."""
@@ -133,6 +147,13 @@ class Data:
         count = int(self.dataset.cardinality())
         (batch,) = self.dataset.skip(count - 1)
         return _spec(batch)
+
+
+def _open(found):
+    """The spec of a tensor, from its shape and dtype in each batch."""
+    sizes = zip(*(shape for shape, _ in found), strict=True)
+    shape = [size[0] if len(set(size)) == 1 else None for size in sizes]
+    return tf.TensorSpec([None, *shape[1:]], found[0][1])
 
 
 def _spec(batch):

@@ -116,6 +116,15 @@ class Facts:
         return private.inner_optimizer(self.model.optimizer)
 
     @property
+    def metrics(self):
+        """The metrics, those that `compile` was given among them."""
+        return [
+            each
+            for metric in self.model.metrics
+            for each in (metric, *getattr(metric, "metrics", ()))
+        ]
+
+    @property
     def policies(self):
         """Names of the dtype policies of the layers."""
         return {layer.dtype_policy.name for layer in self.layers}
@@ -156,6 +165,16 @@ class Facts:
             return _graph.trace(self.model, self.data.batch, self.code.lists)
 
     @functools.cached_property
+    def traced_again(self):
+        """Names of the user's `tf.function`s that each eager step traces."""
+        functions = self.code.compiled()
+        if not self.is_eager or not functions:
+            return []
+        with self.undisturbed():
+            counts = _graph.trace_counts(self.model, self.data.batch, functions)
+        return [name for name, count in counts.items() if count >= _graph.STEPS]
+
+    @functools.cached_property
     def profile(self):
         """`fastkeras.measure.Profile`, or None for a step run eagerly."""
         if self.is_eager or self.traced.error:
@@ -181,14 +200,49 @@ class Facts:
             )
 
     @functools.cached_property
+    def without_xla(self):
+        """`Summary`: how many times as long a step takes without XLA.
+
+        None where XLA fails.
+        """
+        try:
+            with self.undisturbed():
+                return _times.without_xla(
+                    self.model, self.data.batch, self.steps, self.clock
+                )
+        except tf.errors.OpError:
+            # Some operations are found out by XLA only as it compiles them.
+            return None
+
+    @functools.cached_property
     def stages(self):
         """Pairs of the name of a stage of the pipeline, and its seconds."""
         if not isinstance(self.data.dataset, tf.data.Dataset):
-            return [(type(self.data.dataset).__name__, 0.0)]
-        stages = private_datasets.stages(self.data.dataset)
-        if not self.data.is_arrays:
-            stages = [(name, copied(dataset)) for name, dataset in stages]
+            name = f"{type(self.data.dataset).__name__}.__getitem__"
+            return [(name, _times.of_items(self.data.dataset, self.clock))]
+        stages = [(name, copied(dataset)) for name, dataset in self.pipeline]
         return _times.stage_seconds(stages, self.data.rows, self.clock)
+
+    @functools.cached_property
+    def pipeline(self):
+        """Pairs of the name of a stage and the dataset up to it."""
+        dataset = self.data.dataset
+        if self.data.is_arrays or not isinstance(dataset, tf.data.Dataset):
+            return []
+        return private_datasets.stages(dataset)
+
+    @functools.cached_property
+    def half_outputs(self):
+        """Names of the layers, or of the model, whose outputs are float16."""
+        if getattr(self.model, "outputs", None):
+            layers = [t._keras_history.operation for t in self.model.outputs]
+            return [x.name for x in layers if x.compute_dtype == "float16"]
+        if not any(x.compute_dtype == "float16" for x in self.layers):
+            return []
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(self.data.batch)
+        with self.undisturbed():
+            outputs = _graph.outputs(self.model, x)
+        return [self.model.name] if tf.float16 in outputs else []
 
     @property
     def is_device_bound(self):

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 
+import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
@@ -16,6 +17,10 @@ _ASSIGN = {
     "AssignAddVariableOp",
     "AssignSubVariableOp",
 }
+#: Eager steps in which traces are counted.
+STEPS = 3
+#: What a model keeps in a list for good.
+_MADE = (keras.layers.Layer, keras.Variable)
 #: Operations whose result is no new memory.
 _PASSIVE = {"Const", "Identity", "Placeholder", "ReadVariableOp", "Reshape"}
 #: In the name of every operation that a tape's backward pass makes.
@@ -75,9 +80,12 @@ def shortened(lists):
         yield grown
     finally:
         for name, values in lists.items():
-            if len(values) > before[name]:
+            added = values[before[name] :]
+            # What a `build` adds is to stay.
+            kept = [x for x in added if isinstance(x, _MADE)]
+            if len(kept) < len(added):
                 grown.append(name)
-                del values[before[name] :]
+                values[before[name] :] = kept
 
 
 def trace(model, batch, lists):
@@ -106,10 +114,41 @@ def trace(model, batch, lists):
     return _read(graph, rows, grown)
 
 
+def trace_counts(model, batch, functions):
+    """How often each function is traced in a few steps on one batch.
+
+    Args:
+        model: A model whose steps are run eagerly; its state is changed.
+        batch: Structure of tensors.
+        functions: Dict of name to `tf.function`.
+
+    Returns:
+        Dict of name to the traces of `STEPS` steps, after the first.
+    """
+    model.train_step(batch)
+    before = {
+        name: function.experimental_get_tracing_count()
+        for name, function in functions.items()
+    }
+    for _ in range(STEPS):
+        model.train_step(batch)
+    return {
+        name: function.experimental_get_tracing_count() - before[name]
+        for name, function in functions.items()
+    }
+
+
+def outputs(model, x):
+    """List of the dtypes of what a model gives for inputs; nothing is run."""
+    function = tf.function(
+        lambda x: private.forward(model, x, True), autograph=False
+    )
+    found = function.get_concrete_function(x).structured_outputs
+    return [t.dtype for t in tree.flatten(found)]
+
+
 def _read(graph, rows, grown):
     operations = graph.get_operations()
-    definition = graph.as_graph_def()
-    nodes = [n for f in definition.library.function for n in f.node_def]
     names = [op.name for op in operations]
     backward = [k for k, name in enumerate(names) if _BACKWARD in name]
     forward = [
@@ -121,7 +160,7 @@ def _read(graph, rows, grown):
     ]
     largest = max(forward, key=_size, default=None)
     return Traced(
-        python=sum(n.op in _PYTHON for n in [*definition.node, *nodes]),
+        python=python_calls(graph.as_graph_def()),
         largest=("", 0)
         if largest is None
         else (largest.op.name, _size(largest)),
@@ -143,6 +182,12 @@ def _read(graph, rows, grown):
         ],
         grown=grown,
     )
+
+
+def python_calls(definition):
+    """How many operations of a `GraphDef` call back into Python."""
+    nodes = [n for f in definition.library.function for n in f.node_def]
+    return sum(n.op in _PYTHON for n in [*definition.node, *nodes])
 
 
 def _is_activation(tensor, rows):

@@ -1,23 +1,40 @@
 """Rules on the data: shapes that vary, epochs that end, input that is late."""
 
+import itertools
+import math
+
 from fastkeras._lib import figures
+from fastkeras._lib import private_datasets
+from fastkeras._lib.private import tree
+from fastkeras.advise._advice import FAST
+from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._graph import python_calls
 from fastkeras.engine._resident import MEMORY_SHARE
+from fastkeras.measure._pipeline import copied
 from fastkeras.perf import PadBatches
 
 #: Bytes of arrays from which on Keras's copy of them counts.
 LARGE = 2**26
+#: Bytes in the buffer of a shuffle from which on it counts.
+BUFFER = 2**25
 
-_PYTHON_STAGE = "runs Python, whose lock lets parallel calls gain nothing: "
+_PYTHON_STAGE = (
+    "it runs Python, whose lock lets parallel calls gain nothing: write it "
+    "with TensorFlow operations, or `.cache()` after it, or write the rows as "
+    "TFRecord once"
+)
+_ITEMS = (
+    "super().__init__(workers=4) if it waits for files; if it computes in "
+    "Python, with use_multiprocessing=True, as threads share Python's lock"
+)
 _FIXES = {
-    "FlatMap": _PYTHON_STAGE + "write the rows as TFRecord once, or `.cache()`",
-    "Generator": _PYTHON_STAGE
-    + "write the rows as TFRecord once, or `.cache()`",
     "Map": "`.map(f, num_parallel_calls=tf.data.AUTOTUNE)`, after `.batch` "
     "if f can take a batch, then `.prefetch(tf.data.AUTOTUNE)`",
     "ParallelMap": "`.cache()` after it if its output fits in memory; map "
     "batches instead of rows",
     "Shuffle": "a smaller buffer, and shuffle before the rows are decoded",
+    "TensorSlice": "give `fit` the arrays themselves, or slice whole batches",
     "Filter": "filter once and store the result, or `.cache()`",
 }
 _FIX = "`.cache()` after it, and `.prefetch(tf.data.AUTOTUNE)` at the end"
@@ -31,21 +48,29 @@ def retraces(facts):
     first, second = sorted(kinds, key=str)[:2]
     dtypes = {tuple(dtype for _, dtype in spec) for spec in kinds}
     compiled = facts.requested_jit is True and not facts.is_eager
-    change = (
-        "cast in the pipeline, so that all batches have one dtype"
-        if len(dtypes) > 1
-        else "`dataset.bucket_by_sequence_length(..., "
-        "pad_to_bucket_boundary=True)`, or perf=[perf.PadBatches("
-        f"multiple_of=16)]{_price(facts)}; `Execution(signature='pin')` makes "
-        "a new shape an error"
+    evidence = (
+        f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
+        f"such as {_text(first)} and {_text(second)}"
     )
+    if len(dtypes) > 1:
+        return Advice(
+            "retraces",
+            evidence,
+            "one trace",
+            "cast in the pipeline, so that all batches have one dtype",
+        )
+    pads, spec = PadBatches(multiple_of=16), facts.data.open_spec
+    pinned = "" if spec is None else f"Execution(signature={_code(spec)}), or "
+    pin = {"execution": {"signature": spec, "steps_per_launch": "auto"}}
     return Advice(
         "retraces",
-        f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
-        f"such as {_text(first)} and {_text(second)}",
+        evidence,
         "one trace" + (", and few compilations" if compiled else ""),
-        change,
-        **_padding(facts, len(dtypes) == 1 and compiled, multiple_of=16),
+        f"{pinned}perf=[perf.PadBatches(multiple_of=16)]{_price(facts)}, or "
+        "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`",
+        settings={} if spec is None else pin,
+        alternatives=({"perf": [pads]},),
+        aim="traces",
     )
 
 
@@ -64,8 +89,11 @@ def last_batch(facts):
         + ("trace and one more XLA compilation" if compiled else "trace"),
         "one shape in all epochs; the time of that trace, once",
         f"perf=[perf.PadBatches()] trains on the same rows{_price(facts)}; "
-        "`batch(n, drop_remainder=True)` leaves some out",
-        **_padding(facts, facts.data.is_arrays or compiled),
+        "so does `Execution(signature='pin')`, with the number of rows left "
+        "open; `batch(n, drop_remainder=True)` leaves some out",
+        settings={"perf": [PadBatches()]},
+        alternatives=(PIN,),
+        aim="traces",
     )
 
 
@@ -87,7 +115,10 @@ def shapes_under_xla(facts):
         f"1 compilation or few instead of {len(shapes)}",
         f"perf=[perf.PadBatches({of})]{_price(facts)}, or pad to buckets; "
         "`drop_remainder=True`",
-        **_padding(facts, True, **({"multiple_of": 16} if vary else {})),
+        settings={
+            "perf": [PadBatches(**({"multiple_of": 16} if vary else {}))]
+        },
+        aim="traces",
     )
 
 
@@ -98,25 +129,77 @@ def _price(facts):
     return " (the steps of a dataset are then run one by one, in no loop)"
 
 
-def _padding(facts, pays, **options):
-    """The settings that pad, where that may pay."""
-    if not (facts.is_fast and pays):
-        return {}
-    return {"settings": {"perf": [PadBatches(**options)]}, "aim": "traces"}
-
-
 def input_wait(facts):
     if facts.profile is None or not facts.profile["input"]["bound"]:
         return None
+    if facts.data.is_arrays:
+        return _wait_for_arrays(facts)
     name, seconds = max(facts.stages, key=lambda stage: stage[1])
     share, step = facts.profile["input"]["share"], facts.profile.step
     return Advice(
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it for its "
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
-        f"up to {1 / (1 - share):.2g} times as fast",
-        f"{name}: {_FIXES.get(name, _FIX)}",
+        f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
+        f"{name}: {_fix(facts, name)}",
     )
+
+
+def _fix(facts, name):
+    """What makes a stage of the input faster."""
+    stages = facts.pipeline
+    if not stages:
+        return _ITEMS
+    functions = [
+        graph
+        for stage, dataset in stages
+        if stage == name
+        for graph in private_datasets.functions(dataset)
+    ]
+    if any(map(python_calls, functions)):
+        return _PYTHON_STAGE
+    return _FIXES.get(name, _FIX)
+
+
+def _wait_for_arrays(facts):
+    """Keras gathers the rows of each batch, which fastkeras need not do."""
+    if facts.is_fast or len(facts.data.specs) == 1:
+        return None
+    share, step = facts.profile["input"]["share"], facts.profile.step
+    return Advice(
+        "input wait",
+        f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it while the rows "
+        "of its batch are gathered from the arrays",
+        f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
+        f"{facts.way_to_fast}, which keeps arrays that fit on the device",
+        settings=FAST,
+    )
+
+
+def shuffle_buffer(facts):
+    """A shuffle that keeps many megabytes of rows at hand."""
+    for (_, source), (_, dataset) in itertools.pairwise(facts.pipeline):
+        rows = private_datasets.shuffle_buffer(dataset)
+        if rows is None:
+            continue
+        there = int(source.cardinality())
+        rows = rows if there < 0 else min(rows, there)
+        element = next(iter(copied(source)))
+        row = sum(
+            math.prod(t.shape) * t.dtype.size for t in tree.flatten(element)
+        )
+        if rows * row >= BUFFER:
+            return Advice(
+                "shuffle buffer",
+                f"`shuffle` keeps {rows} elements of {figures.memory(row)}, "
+                f"{figures.memory(rows * row)} in all, and fills them before "
+                "the first batch of an epoch",
+                f"{figures.memory(rows * row)} of memory, and epochs that "
+                "begin at once",
+                "shuffle what is small, such as file names or indices, and "
+                "read, decode and batch after it",
+            )
+    return None
 
 
 def large_arrays(facts):
@@ -145,25 +228,40 @@ def large_arrays(facts):
 def one_step_epochs(facts):
     if len(facts.data.specs) > 1:
         return None
-    beside = ""
+    evidence, gain = "", "what is done once an epoch is done k times less"
     if facts.profile is not None:
-        seconds = facts.profile["seconds"]
-        beside = (
-            f": {seconds['epoch beside its steps'] * 1e3:.3g} ms beside a "
-            f"step of {facts.profile.step * 1e3:.3g} ms"
+        beside = facts.profile["seconds"]["epoch beside its steps"]
+        step = facts.profile.step
+        evidence = (
+            f": {beside * 1e3:.3g} ms beside a step of {step * 1e3:.3g} ms"
         )
+        gain = f"up to {1 + beside / step:.2g} times as fast, for a large k"
+    data = (
+        "tf.data.Dataset.from_tensors(data)"
+        if facts.data.is_arrays
+        else ("dataset")
+    )
     return Advice(
         "epochs of one step",
         "an epoch is one step, so what is done once an epoch (metrics, logs, "
-        "callbacks) is done every step" + beside,
-        "several times as fast for a small model",
-        "dataset.repeat(k) (k times the arrays) and k times fewer epochs"
+        "callbacks) is done every step" + evidence,
+        gain,
+        f"{data}.repeat(k) and k times fewer epochs"
         + ("" if facts.is_fast else ", with steps_per_execution=k"),
     )
 
 
 def _without_rows(spec):
     return tuple((shape[1:], dtype) for shape, dtype in spec)
+
+
+def _code(spec):
+    """A structure of `tf.TensorSpec` as it is written."""
+    return (
+        repr(spec)
+        .replace("TensorSpec", "tf.TensorSpec")
+        .replace(", name=None", "")
+    )
 
 
 def _text(spec):

@@ -6,6 +6,7 @@ import keras
 
 from fastkeras._lib import figures
 from fastkeras._lib.layers import trained_batch_norms
+from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import Advice
 from fastkeras.perf import Microbatch
 from fastkeras.perf import Rematerialize
@@ -37,7 +38,8 @@ def activations(facts):
         "activations of one slice or one block at a time, for a step that "
         "takes up to half as long again",
         change,
-        settings={"perf": [feature]} if facts.is_fast else {},
+        settings={"perf": [feature]},
+        alternatives=() if norms else ({"perf": [Rematerialize()]},),
         aim="memory",
     )
 
@@ -65,7 +67,7 @@ def frozen_prefix(facts):
         "watch `self.trainable_variables`"
         if own
         else f"{facts.way_to_fast}, whose tape follows what is trained alone",
-        settings={} if own else {"perf": []},
+        settings={} if own else FAST,
     )
 
 

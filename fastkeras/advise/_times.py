@@ -8,6 +8,9 @@ from fastkeras import measure
 from fastkeras._lib.private import tree
 from fastkeras.advise._graph import step_function
 
+#: Batches of a PyDataset that are timed.
+_ITEMS = 5
+
 
 def growth(model, batch, steps, clock):
     """How many times as long a step on twice the rows takes.
@@ -25,11 +28,32 @@ def growth(model, batch, steps, clock):
         lambda t: None if t is None else tf.concat([t, t], 0), batch
     )
     step = step_function(model, model.jit_compile or None)
+    return _in_turns([(step, twice), (step, batch)], steps, clock)
+
+
+def without_xla(model, batch, steps, clock):
+    """How many times as long a step takes without XLA as with it.
+
+    Args:
+        model: A built, compiled model, whose state is changed.
+        batch: Structure of tensors.
+        steps: Integer, steps of each, in turns.
+        clock: `Clock`.
+
+    Returns:
+        `Summary` of the ratio.
+    """
+    ways = [(step_function(model, jit), batch) for jit in (None, True)]
+    return _in_turns(ways, steps, clock)
+
+
+def _in_turns(ways, steps, clock):
+    """`Summary` of the ratio of the seconds of two steps."""
     found = [], []
     for turn in range(steps + 1):
-        for each, times in zip((twice, batch), found, strict=True):
+        for (step, batch), times in zip(ways, found, strict=True):
             with clock.stopwatch() as watch:
-                _wait_for(step(each))
+                _wait_for(step(batch))
             # The first of each is traced.
             if turn:
                 times.append(watch.seconds)
@@ -49,21 +73,34 @@ def stage_seconds(stages, rows, clock):
     """
     batching = [k for k, (name, _) in enumerate(stages) if "Batch" in name]
     first = batching[0] if batching else 0
-    found, before = [], 0.0
+    found = []
+    before = _pull(tf.data.Dataset.range(1), rows if first else 1, clock)
     for k, (name, dataset) in enumerate(stages):
         total = _pull(dataset, 1 if k >= first else rows, clock)
-        found.append((name, total - before))
+        found.append((name, max(0.0, total - before)))
         before = total
     return found
 
 
+def of_items(dataset, clock):
+    """Median seconds to get a batch of a `keras.utils.PyDataset`."""
+    found = []
+    for k in range(min(_ITEMS, dataset.num_batches or _ITEMS)):
+        with clock.stopwatch() as watch:
+            dataset[k]
+        found.append(watch.seconds)
+    return statistics.median(found)
+
+
 def _pull(dataset, count, clock):
     """Median seconds to pull so many elements, after the first."""
-    iterator, found = iter(dataset.repeat()), []
+    # In the pipeline: a call from Python takes longer than many an element.
+    last = dataset.repeat().enumerate().filter(lambda k, _: k % count == 0)
+    iterator, found = iter(last), []
+    next(iterator)
     for _ in range(4):
         with clock.stopwatch() as watch:
-            for _ in range(count):
-                next(iterator)
+            next(iterator)
         found.append(watch.seconds)
     return statistics.median(found[1:])
 

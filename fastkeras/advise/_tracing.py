@@ -9,6 +9,8 @@ import statistics
 import tensorflow as tf
 
 from fastkeras._lib import figures
+from fastkeras.advise._advice import FAST
+from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
 from fastkeras.model import FastModel
 
@@ -35,14 +37,21 @@ def eager(facts):
         else ""
     )
     by_compile = not tf.config.functions_run_eagerly()
+    change = (
+        "compile(run_eagerly=False)"
+        if by_compile
+        else "tf.config.run_functions_eagerly(False)"
+    )
+    if facts.traced.error:
+        change += ", once nothing below keeps the step from being traced"
+    can_be_tried = by_compile and not facts.traced.error
     return Advice(
         "eager",
         f"every operation is run from Python: {where}{activation}",
-        "several times as fast for small layers; memory is freed earlier",
-        "compile(run_eagerly=False)"
-        if by_compile
-        else "tf.config.run_functions_eagerly(False)",
-        settings={"run_eagerly": False} if by_compile else {},
+        "calls of operations from Python fall away: most where layers are "
+        "small; not measured yet",
+        change,
+        settings={"run_eagerly": False} if can_be_tried else {},
     )
 
 
@@ -101,6 +110,21 @@ def grown_list(facts):
     )
 
 
+def python_values(facts):
+    """Python numbers that have a `tf.function` traced in each step."""
+    if not facts.traced_again:
+        return None
+    return Advice(
+        "traced in every step",
+        f"{', '.join(facts.traced_again)}: traced again in every step on the "
+        "same batch: a Python number (or another Python value) among the "
+        "arguments changes",
+        "one trace instead of one a step",
+        "pass it as `tf.constant(value)`, or keep it in a variable of the "
+        "model",
+    )
+
+
 def variables_in_call(facts):
     where = facts.code.makes_variables()
     if not where:
@@ -156,19 +180,27 @@ def dispatch(facts):
             "dispatch",
             evidence,
             gain,
-            "Execution(steps_per_launch='auto', signature='relax')",
+            "Execution(steps_per_launch='auto', signature='relax'), or "
+            "signature='pin'",
             settings={
                 "execution": {"steps_per_launch": "auto", "signature": "relax"}
             },
+            alternatives=(PIN,),
         )
+    change, ways = facts.way_to_fast, [FAST, PIN]
+    if len(facts.data.specs) > 1:
+        # More steps a call are of no use in an epoch of one.
+        change += ", or compile(steps_per_execution=32)"
+        ways.append({"steps_per_execution": 32})
+    if not isinstance(facts.model, FastModel):
+        ways.reverse()
     return Advice(
         "dispatch",
         evidence,
         gain,
-        f"{facts.way_to_fast}, or compile(steps_per_execution=32)",
-        settings={"perf": []}
-        if isinstance(facts.model, FastModel)
-        else {"steps_per_execution": 32},
+        f"{change}; `Execution(signature='pin')` for one trace",
+        settings=ways[0],
+        alternatives=tuple(ways[1:]),
     )
 
 

@@ -5,7 +5,6 @@ import logging
 import math
 
 import numpy as np
-import tensorflow as tf
 
 from fastkeras import measure
 from fastkeras._lib import checks
@@ -31,7 +30,8 @@ def try_all(facts, found):
     """Tries each advice that has settings and leaves mathematics alone.
 
     Each is tried on top of what was kept before it. The model is left with
-    what was kept; its state is as before.
+    what was kept; its state is as before. If it is interrupted, nothing is
+    kept.
 
     Args:
         facts: `Facts`.
@@ -41,38 +41,58 @@ def try_all(facts, found):
         The same list, with `receipt` and `kept` of those that were tried.
     """
     base = start = Way(facts, {})
-    batches, done = Batches(facts.data), []
+    batches, done, known = Batches(facts.data), [], []
     for advice in found:
-        if advice.settings and advice.mathematics == "same":
-            alike = [d for d in done if d.settings == advice.settings]
+        lines, kept = [], False
+        for settings in advice.ways if advice.mathematics == "same" else ():
+            name = _name(advice, settings)
+            alike = [k for k in known if k[1:3] == (settings, advice.aim)]
             if alike:
-                text, is_kept = f"as for {alike[0].rule}", alike[0].kept
+                text, is_kept = f"as for {alike[0][0]}", alike[0][3]
             else:
-                way, text = _tried(facts, advice, base, batches)
+                way, text = _tried(facts, settings, advice.aim, base, batches)
                 base, is_kept = way or base, way is not None
-            receipt = f"{advice.rule}: {text}"
-            advice = dataclasses.replace(advice, receipt=receipt, kept=is_kept)
-            _LOG.info("%s", receipt)
-        done.append(advice)
+                known.append((name, settings, advice.aim, is_kept))
+            lines.append(f"{name}: {text}")
+            kept = kept or is_kept
+            _LOG.info("%s", lines[-1])
+        done.append(
+            dataclasses.replace(advice, receipt="\n".join(lines), kept=kept)
+        )
     if base is not start:
         base.keep()
     return done
 
 
-def _tried(facts, advice, base, batches):
-    """Tries one advice on top of a base.
+def _name(advice, settings):
+    """The name of what is tried; of one of several, with its settings."""
+    if len(advice.ways) == 1:
+        return advice.rule
+    given = {**settings, **settings.get("execution", {})}
+    given.pop("execution", None)
+    if given.get("perf") == []:
+        given["perf"] = "auto"
+    shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
+    return f"{advice.rule}, {shown}"
+
+
+def _tried(facts, settings, aim, base, batches):
+    """Tries settings on top of a base.
 
     Returns:
         Tuple of the `Way` to keep, or None, and what was found, in words.
     """
     try:
-        way = Way(facts, advice.settings, base)
-        comparison = compare(base, way, batches, advice.aim)
+        way = Way(facts, settings, base)
+        comparison = compare(base, way, batches, aim)
     except ValueError as error:
         return None, f"not kept, it is refused: {checks.gist(error)}"
-    except tf.errors.OpError as error:
-        # Some operations are found out by XLA only as it compiles them.
-        return None, f"not kept, it fails: {error.message.splitlines()[0]}"
+    except Exception as error:
+        # Whatever the user's code or XLA raises in a way that it was not run
+        # in before: that is what trying it gave.
+        return None, (
+            f"not kept, it fails: {type(error).__name__}: {checks.gist(error)}"
+        )
     if comparison.is_kept and not way.is_own:
         return None, f"{comparison.figures}: it takes a FastModel"
     return way if comparison.is_kept else None, str(comparison)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from fastkeras._lib import private_measure
 from fastkeras._lib.private import tree
 from fastkeras.advise._graph import step_function
+from fastkeras.callbacks._traces import trace_counts
 from fastkeras.measure import _liveness
 from fastkeras.model import FastModel
 from fastkeras.perf._losses import mend_containers
@@ -32,8 +33,8 @@ class Way:
         base: The `Way` that is changed. Defaults to `None`: as compiled.
 
     Attributes:
-        traces: Integer, traces and XLA compilations of the first run; None
-            before it, and where Keras runs the steps.
+        traces: Integer, traces and XLA compilations of the first run (traces
+            alone where Keras runs the steps); None before it.
 
     Raises:
         ValueError: If the model can't be run so.
@@ -105,8 +106,8 @@ class Way:
         before = {name: getattr(model, name) for name in self.values}
         lost = {x: vars(model)[x] for x in _LOST if x in vars(model)}
         plan, step = getattr(model, "perf", None), vars(model).get("_step")
-        self._set()
         try:
+            self._set()
             with self.facts.undisturbed(model):
                 yield
         finally:
@@ -133,10 +134,9 @@ class Way:
                 **batches.of(steps), verbose=0, shuffle=False, callbacks=[timer]
             )
             self.function = self.model.train_function
-        ledger = getattr(self.function, "ledger", None)
-        if self.traces is None and ledger is not None:
+        if self.traces is None:
             # Later runs, of other numbers of rows, are traced for these.
-            self.traces = len(ledger.entries)
+            self.traces = _traces(self.function)
         return timer.seconds / steps, {
             name: values[0] for name, values in history.history.items()
         }
@@ -227,6 +227,13 @@ def as_fast(model, **options):
     fast = FastModel.from_keras(model)
     fast.compile(**given, perf="auto")
     return fast
+
+
+def _traces(function):
+    """Traces and XLA compilations of a train function."""
+    if hasattr(function, "ledger"):
+        return len(function.ledger.entries)
+    return max(trace_counts("train_step", function).values(), default=0)
 
 
 class _Timer(keras.callbacks.Callback):

@@ -12,7 +12,7 @@ from fastkeras.measure import Summary
 ROWS = 8
 
 
-def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03):
+def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
     """A profile of a step: shares of Python and of waiting for the input."""
     return Profile(
         {
@@ -20,6 +20,7 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03):
                 "step": step,
                 "step on one batch": step * (1 - waits),
                 "epoch beside its steps": beside,
+                "metrics": metric,
             },
             "split": {
                 "compute": step * (1 - python - waits),
@@ -29,6 +30,7 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03):
                 "copies": 0.0,
             },
             "input": {"bound": waits > 0.1, "share": waits},
+            "metrics": {"auc": metric},
         }
     )
 
@@ -58,7 +60,12 @@ def fast(perf="auto", **options):
 
 
 def facts(model=None, data=None, **known):
-    known = {"profile": profile(), "growth": growth(2.0), **known}
+    known = {
+        "profile": profile(),
+        "growth": growth(2.0),
+        "without_xla": growth(1.5),
+        **known,
+    }
     model = dense() if model is None else model
     data = arrays() if data is None else data
     return Facts(model, data, ROWS, **known)
@@ -136,6 +143,47 @@ class Eager(keras.Model):
 
     def call(self, x):
         return self.head(x) * (1.0 if tf.executing_eagerly() else 2.0)
+
+
+class Counting(keras.Model):
+    """Passes a Python number to a function of its own."""
+
+    count = 0
+
+    def train_step(self, data):
+        self.count += 1
+        return self.inner(data, self.count)
+
+    @tf.function
+    def inner(self, data, count):
+        return {"loss": tf.reduce_mean(self(data[0])) * count}
+
+
+class Tensors(Counting):
+    def train_step(self, data):
+        self.count += 1
+        return self.inner(data, tf.constant(float(self.count)))
+
+
+class Unscaled(keras.Model):
+    def train_step(self, data):
+        return {"loss": self.loss_of(data)}
+
+    def loss_of(self, data):
+        return tf.reduce_mean(self(data[0]))
+
+
+class Scaled(Unscaled):
+    def loss_of(self, data):
+        return self.optimizer.scale_loss(super().loss_of(data))
+
+
+class MakingALayer(keras.layers.Layer):
+    def compute_output_shape(self, shape):
+        return shape
+
+    def call(self, x):
+        return keras.layers.Dense(4)(x)
 
 
 class NoJit(keras.layers.Layer):

@@ -15,12 +15,16 @@ from fastkeras.advise import _tracing
 from fastkeras.advise._rules import RULES
 from tests.advise._models import ROWS
 from tests.advise._models import Collecting
+from tests.advise._models import Counting
 from tests.advise._models import Fetching
 from tests.advise._models import InPython
 from tests.advise._models import Making
 from tests.advise._models import NoJit
 from tests.advise._models import Printing
 from tests.advise._models import Proper
+from tests.advise._models import Scaled
+from tests.advise._models import Tensors
+from tests.advise._models import Unscaled
 from tests.advise._models import arrays
 from tests.advise._models import calling
 from tests.advise._models import dense
@@ -96,6 +100,21 @@ def half(dtype, optimizer="sgd", head="float32"):
     model = keras.Model(inputs, outputs)
     model.compile(optimizer, "mse")
     return facts(model)
+
+
+def rows(count=2 * ROWS):
+    return tf.data.Dataset.from_tensors(
+        tuple(part[0] for part in arrays())
+    ).repeat(count)
+
+
+def stepped(model):
+    model.train_on_batch(*arrays())
+    return model
+
+
+def scaling():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
 
 
 ADAM = keras.optimizers.Adam
@@ -184,11 +203,25 @@ CASES = [
     (
         _input.input_wait,
         lambda: facts(
+            data=rows().map(lambda x, y: (x, y)).batch(ROWS),
             profile=profile(waits=0.5),
             stages=[("Map", 0.003), ("Batch", 0.001)],
         ),
         "the stage Map takes most",
         lambda: facts(profile=profile(waits=0.05)),
+    ),
+    (
+        _input.input_wait,
+        lambda: facts(profile=profile(waits=0.5)),
+        "gathered from the arrays",
+        # The start of an epoch is what such a step waits for.
+        lambda: facts(data=arrays(ROWS), profile=profile(waits=0.5)),
+    ),
+    (
+        _input.shuffle_buffer,
+        lambda: facts(data=rows(2**21).shuffle(2**23).batch(ROWS)),
+        "keeps 2097152 elements of 20 bytes, 40.0 MB in all",
+        lambda: facts(data=rows().shuffle(2**23).batch(ROWS)),
     ),
     (
         _input.large_arrays,
@@ -241,6 +274,33 @@ CASES = [
         lambda: facts(fast(Execution(jit=False))),
         "XLA is off",
         lambda: facts(fast()),
+    ),
+    (
+        _compute.xla,
+        lambda: facts(without_xla=growth(1.2)),
+        "takes 1.20×",
+        lambda: facts(without_xla=growth(1.0)),
+    ),
+    (
+        _compute.costly_metrics,
+        lambda: facts(
+            stepped(dense(metrics=[keras.metrics.AUC(name="auc")])),
+            profile=profile(metric=1e-3),
+        ),
+        "auc (200 thresholds) most, 1 ms",
+        lambda: facts(profile=profile(metric=1e-4)),
+    ),
+    (
+        _compute.unscaled_loss,
+        lambda: facts(dense(Unscaled, optimizer=scaling())),
+        "divides the gradients by 32768",
+        lambda: facts(dense(Scaled, optimizer=scaling())),
+    ),
+    (
+        _tracing.python_values,
+        lambda: facts(dense(Counting, run_eagerly=True)),
+        "Counting.inner: traced again",
+        lambda: facts(dense(Tensors, run_eagerly=True)),
     ),
     (
         _compute.pure_half,
