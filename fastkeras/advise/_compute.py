@@ -64,13 +64,16 @@ def xla_requested(facts):
         if facts.is_eager
         else xla_refusal(facts.model) or "Keras turned it off"
     )
+    change = "ask for it no more"
+    if facts.is_eager:
+        change = "compile(run_eagerly=False)"
+    elif facts.without_jit:
+        change = f"move these layers into `dataset.map`, or {change}"
     return Advice(
         "XLA requested but off",
         f"jit requested True, effective False: {reason}",
         "what was asked for",
-        "compile(run_eagerly=False)"
-        if facts.is_eager
-        else "move these layers into `dataset.map`, or ask for it no more",
+        change,
     )
 
 

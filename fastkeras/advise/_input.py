@@ -47,7 +47,7 @@ def retraces(facts):
         return None
     first, second = sorted(kinds, key=str)[:2]
     dtypes = {tuple(dtype for _, dtype in spec) for spec in kinds}
-    compiled = facts.requested_jit is True and not facts.is_eager
+    compiled = facts.model.jit_compile and not facts.is_eager
     evidence = (
         f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
         f"such as {_text(first)} and {_text(second)}"
@@ -99,9 +99,8 @@ def last_batch(facts):
 
 def shapes_under_xla(facts):
     """XLA compiles each concrete shape, also where a dimension is open."""
-    asked = facts.requested_jit is True or facts.model.jit_compile
     shapes = set(facts.data.specs)
-    if not asked or len(shapes) == 1 or facts.is_eager:
+    if not facts.model.jit_compile or len(shapes) == 1 or facts.is_eager:
         return None
     if facts.is_fast and facts.model.perf.pads:
         return None

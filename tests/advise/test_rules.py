@@ -380,6 +380,15 @@ def test_a_rule_fires_where_it_must_and_nowhere_else(
     assert rule(is_quiet()) is None
 
 
+def test_where_xla_is_off_all_the_same_no_shape_is_compiled():
+    model = quiet_compile(
+        lambda: dense(fk.FastModel, [NoJit(name="lookup")], jit_compile=True)
+    )
+    uneven = facts(model, arrays(2 * ROWS + 3))
+    assert _compute.xla_requested(uneven) is not None
+    assert _input.shapes_under_xla(uneven) is None
+
+
 def test_every_rule_has_a_case():
     assert {rule for rule, *_ in CASES} == set(RULES)
 
