@@ -5,10 +5,12 @@ import pathlib
 
 import tensorflow as tf
 
+from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 
 #: Packages that bring the Profile page to TensorBoard.
 PAGES = ("xprof", "tensorboard_plugin_profile")
+_RANGE = "Give two batches, counted from 1, such as profile=(20, 40)."
 
 
 class Profiler:
@@ -27,13 +29,24 @@ class Profiler:
         self._state = "waits"
         self._marker = None
 
-    def before_launch(self, done):
-        """Before each launch; `done` batches of the training are done."""
+    def __del__(self):
+        # An error in Keras's own `fit` is told to no callback, and a session
+        # that is left open keeps every later one from starting.
+        if self._state == "runs":
+            tf.profiler.experimental.stop(save=False)
+
+    def before_launch(self, done, batches):
+        """Before each launch.
+
+        Args:
+            done: Integer, batches of the training that are done.
+            batches: Integer, the most that this launch may add.
+        """
         self.end_launch()
         first, last = self._range
         if self._state == "runs" and done >= last:
             self.stop()
-        if self._state == "waits" and done + 1 >= first:
+        if self._state == "waits" and done + batches >= first:
             self._start()
         if self._state == "runs":
             # Without `_r` no tool can tell the time of a step.
@@ -67,8 +80,15 @@ class Profiler:
         self.end_launch()
         if self._state != "runs":
             return
-        tf.profiler.experimental.stop()
         self._state = "done"
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.UnavailableError:
+            warn(
+                "Something else has stopped the profiler, so there is no "
+                "profile. Let one callback alone profile."
+            )
+            return
         self.files = sorted(set(self._found()) - self._before)
         if not any(file.stat().st_size for file in self.files):
             warn(
@@ -97,3 +117,28 @@ class Profiler:
 
     def _found(self):
         return self._folder.glob("plugins/profile/*/*.xplane.pb")
+
+
+def check_range(profile):
+    """Refuses what is neither None nor a first and a last batch."""
+    if profile is None:
+        return
+    if not isinstance(profile, (tuple, list)) or len(profile) != 2:
+        raise ValueError(
+            checks.message(
+                "`profile` must be the first and the last batch",
+                f"profile={profile!r}",
+                _RANGE,
+            )
+        )
+    first, last = profile
+    checks.positive_int(first, "profile", _RANGE)
+    checks.positive_int(last, "profile", _RANGE)
+    if last < first:
+        raise ValueError(
+            checks.message(
+                "`profile` must not end before it begins",
+                f"profile={profile!r}",
+                _RANGE,
+            )
+        )

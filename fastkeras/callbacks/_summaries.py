@@ -4,16 +4,54 @@
 and metadata that name the plugin it is for.
 """
 
+import numbers
+import os
 import struct
 
+import numpy as np
 import tensorflow as tf
+
+from fastkeras._lib import checks
+
+
+def check_folder(folder):
+    """Refuses a folder that can't be written to, before any step is run."""
+    try:
+        tf.io.gfile.makedirs(folder)
+        probe = os.path.join(folder, "probe")
+        with tf.io.gfile.GFile(probe, "w") as file:
+            # The file is made by the first write to it.
+            file.write("")
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        raise ValueError(
+            checks.message(
+                "`log_dir` must be a folder that can be written to",
+                f"{folder}: {error.message}",
+                "Give another one.",
+            )
+        ) from error
+
+
+def check_hparams(values):
+    """Refuses what TensorBoard has no type for."""
+    for name, value in values.items():
+        if not isinstance(value, (bool, np.bool_, str, numbers.Real)):
+            raise TypeError(
+                checks.message(
+                    "Each of `hparams` must be a number, a bool or a string",
+                    f"{name}={value!r}",
+                    f"Give hparams={{{name!r}: str(...)}}.",
+                )
+            )
 
 
 def scalars(values, step):
     """Writes numbers, all in one operation.
 
     Args:
-        values: Dict of name to number.
+        values: Dict of name to number, or to an array of them: each of its
+            elements has a name of its own, `name/0`.
         step: Integer, the place on the horizontal axis.
     """
     metadata = _metadata("scalars")
@@ -22,12 +60,20 @@ def scalars(values, step):
             tf.compat.v1.Summary.Value(
                 tag=name,
                 metadata=metadata,
-                tensor=tf.make_tensor_proto(float(value), tf.float32),
+                tensor=tf.make_tensor_proto(value, tf.float32),
             )
-            for name, value in values.items()
+            for name, value in _numbers(values)
         ]
     )
     tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
+
+
+def _numbers(values):
+    """Yields the name and the value of each number."""
+    for name, value in values.items():
+        array = np.asarray(value, "float32")
+        for index in np.ndindex(array.shape):
+            yield "/".join([name, *map(str, index)]), array[index]
 
 
 def text(name, value, step):
@@ -72,7 +118,7 @@ def _metadata(plugin, content=b""):
 
 
 def _value(value):
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return bytes([4 << 3, value])
     if isinstance(value, str):
         return _part(3, value.encode())

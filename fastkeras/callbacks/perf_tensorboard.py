@@ -6,30 +6,36 @@ import time
 import tensorflow as tf
 
 from fastkeras._lib import checks
+from fastkeras._lib import private
+from fastkeras._lib import replicas
 from fastkeras.callbacks import _summaries
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._profiling import Profiler
+from fastkeras.callbacks._profiling import check_range
 from fastkeras.callbacks.memory_monitor import MemoryMonitor
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
 from fastkeras.callbacks.step_timer import StepTimer
+from fastkeras.engine._place import Closing
 
-_RANGE = "Give two batches, counted from 1, such as profile=(20, 40)."
 
-
-class PerfTensorBoard(Monitor):
+class PerfTensorBoard(Monitor, Closing):
     """Writes figures for TensorBoard, by the number of batches seen.
 
-    The axis is the batches since the start of the training, however many steps
-    a launch runs. Next to Keras's TensorBoard callback, give both the same
-    folder; this one writes to `perf` in it. Neither the `tensorboard` package
-    nor a profile is needed for the scalars. As all callbacks it works in
-    `fit`, not in `train_on_batch`.
+    The axis is the batches that the model was trained on, however many steps a
+    launch runs: it starts at the `iterations` of the optimizer times the
+    batches of an update, so that a second `fit`, or one of a model that was
+    loaded, goes on where the last one ended. Next to Keras's TensorBoard
+    callback, give both the same folder; this one writes to `perf` in it.
+    Neither the `tensorboard` package nor a profile is needed for the scalars.
+    Of several workers the first writes. As all callbacks it works in `fit`,
+    not in `train_on_batch`: profiling too works in `fit` only.
 
     Args:
         log_dir: String or path, the folder for TensorBoard.
         profile: Tuple of integers, the first and the last batch to profile,
-            counted from 1 over the whole training; the launches that hold
-            them are profiled, each as one step. Defaults to `None`: none.
+            counted from 1 over the epochs of one `fit`; the launches that
+            hold them are profiled, each as one step. Defaults to `None`:
+            none.
         every: Integer >= 1, batches between two points of the scalars in
             `batch/`. Defaults to `100`.
         monitors: List of callbacks of this package whose figures are written;
@@ -42,8 +48,10 @@ class PerfTensorBoard(Monitor):
         profile_files: List of paths of the profile.
 
     Raises:
-        TypeError: If a batch or `every` is not an integer.
-        ValueError: If `profile` is no range of batches, or `every` < 1.
+        TypeError: If a batch or `every` is not an integer, or `hparams` has
+            a value that is no number, bool or string.
+        ValueError: If `profile` is no range of batches, or `every` < 1; in
+            `fit`, before any step, if the folder can't be written to.
 
     Example:
 
@@ -65,7 +73,8 @@ class PerfTensorBoard(Monitor):
     ):
         super().__init__()
         checks.positive_int(every, "every", "Leave it out for the default.")
-        _check_range(profile)
+        check_range(profile)
+        _summaries.check_hparams(hparams or {})
         self.folder = os.path.join(log_dir, "perf")
         self.profile = profile
         self.every = every
@@ -80,6 +89,10 @@ class PerfTensorBoard(Monitor):
         self.profile_files = []
         self._writer = self._profiler = None
         self._points = []
+        self._start = self._first = None
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_writer": None, "_profiler": None}
 
     def __str__(self):
         return "\n".join(
@@ -102,11 +115,18 @@ class PerfTensorBoard(Monitor):
             monitor.set_model(model)
 
     def on_train_begin(self, logs=None):
+        # Keras tells no callback of an error that ended the last `fit`.
+        self.close()
         super().on_train_begin(logs)
-        self._writer = tf.summary.create_file_writer(self.folder)
         self._points, self._last = [], 0
-        if self.profile:
-            self._profiler = Profiler(self.folder, *self.profile)
+        self._start = None
+        if replicas.is_first(self.model.distribute_strategy):
+            _summaries.check_folder(self.folder)
+            self._writer = tf.summary.create_file_writer(self.folder)
+            if self.profile:
+                self._profiler = Profiler(self.folder, *self.profile)
+        else:
+            self._writer = tf.summary.create_noop_writer()
         if self.hparams:
             with self._writer.as_default():
                 _summaries.hparams(self.hparams, time.time())
@@ -115,14 +135,23 @@ class PerfTensorBoard(Monitor):
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
-        self._begin = time.perf_counter()
+        self._begin, self._first = time.perf_counter(), None
         for monitor in self.monitors:
             monitor.on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch, logs=None):
         super().on_train_batch_begin(batch, logs)
+        if self._first is None:
+            self._first = batch
+        if self._start is None:
+            self._start = _trained(self.model) - batch
         if self._profiler:
-            self._profiler.before_launch(self.seen + batch)
+            self._profiler.before_launch(
+                self.seen + batch, _batches_of_launch(self.model)
+            )
+        # What the last launch gave may not be there yet: to read it would
+        # wait for it.
+        self._write_points(self._points[:-1])
         for monitor in self.monitors:
             monitor.on_train_batch_begin(batch, logs)
 
@@ -156,11 +185,19 @@ class PerfTensorBoard(Monitor):
         with self._writer.as_default():
             if hasattr(self.model, "perf_report"):
                 receipt = f"```\n{self.model.perf_report()}\n```"
-                _summaries.text("receipt", receipt, self.seen)
-        self._writer.close()
+                _summaries.text("receipt", receipt, self._step(self.seen))
         if self._profiler:
             self._profiler.finish()
             self.profile_files = self._profiler.files
+        self.close()
+
+    def close(self):
+        """Ends what an error has left open."""
+        if self._writer is not None:
+            self._write_points(self._points[:])
+            self._writer.close()
+        if self._profiler is not None:
+            self._profiler.stop()
         self._writer = self._profiler = None
 
     # Writing.
@@ -172,44 +209,64 @@ class PerfTensorBoard(Monitor):
     def after_epoch(self, epoch, logs):
         self._seconds = time.perf_counter() - self._begin
 
+    def _step(self, seen):
+        """The place on the axis after so many batches of this training."""
+        return (self._start or 0) + seen
+
     def _write(self, logs):
         """Writes what an epoch gave; its batches are counted in `seen`."""
         found = {f"epoch/{k}": v for k, v in logs.items()}
+        for name, rate in _learning_rates(self.model.optimizer).items():
+            found.setdefault(f"epoch/{name}", rate)
         found["epoch/seconds"] = self._seconds
-        found["epoch/steps_per_second"] = self.done / self._seconds
+        done = self.done - (self._first or 0)
+        found["epoch/steps_per_second"] = done / self._seconds
         for monitor in self.monitors:
             name = type(monitor).__name__
             for key, value in monitor.scalars().items():
                 found[f"{name}/{key}"] = value
-        points, self._points = self._points, []
+        self._write_points(self._points[:])
+        with self._writer.as_default():
+            _summaries.scalars(found, self._step(self.seen))
+        self._writer.flush()
+
+    def _write_points(self, points):
+        if not points:
+            return
+        del self._points[: len(points)]
         with self._writer.as_default():
             # Keras may have handed them over in any order.
             for step, values in sorted(points, key=lambda p: p[0]):
                 named = {f"batch/{k}": v for k, v in values.items()}
-                _summaries.scalars(named, step)
-            _summaries.scalars(found, self.seen)
-        self._writer.flush()
+                _summaries.scalars(named, self._step(step))
 
 
-def _check_range(profile):
-    if profile is None:
-        return
-    if not isinstance(profile, (tuple, list)) or len(profile) != 2:
-        raise ValueError(
-            checks.message(
-                "`profile` must be the first and the last batch",
-                f"profile={profile!r}",
-                _RANGE,
-            )
-        )
-    first, last = profile
-    checks.positive_int(first, "profile", _RANGE)
-    checks.positive_int(last, "profile", _RANGE)
-    if last < first:
-        raise ValueError(
-            checks.message(
-                "`profile` must not end before it begins",
-                f"profile={profile!r}",
-                _RANGE,
-            )
-        )
+def _trained(model):
+    """Batches that a model was trained on before this moment."""
+    optimizer = private.inner_optimizer(model.optimizer)
+    if optimizer is None:
+        return 0
+    window = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+    if hasattr(model, "perf"):
+        window *= model.perf.window
+    return int(optimizer.iterations) * window
+
+
+def _batches_of_launch(model):
+    """The most batches that the launch to come may hold."""
+    if not hasattr(model, "perf") or model.perf.is_keras:
+        return model.steps_per_execution
+    return model.epoch_times.ahead if model.epoch_times else 1
+
+
+def _learning_rates(optimizer):
+    """Dict of name to learning rate, named as by Keras's TensorBoard."""
+    optimizer = private.inner_optimizer(optimizer)
+    if hasattr(optimizer, "optimizers"):
+        return {
+            f"learning_rate_{o.name}": float(o.learning_rate)
+            for o in optimizer.optimizers
+        }
+    if optimizer is None:
+        return {}
+    return {"learning_rate": float(optimizer.learning_rate)}

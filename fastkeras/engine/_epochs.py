@@ -43,12 +43,16 @@ class EpochTimes:
 
     Args:
         feed: The feed, which knows how long it was waited for.
+
+    Attributes:
+        ahead: Integer, the most batches that the launch to come may hold.
     """
 
     def __init__(self, feed):
         self._wait = feed.wait
         self._spans = collections.Counter()
         self.batches = 0
+        self.ahead = 1
         self.epochs = collections.deque(maxlen=_KEPT)
 
     @contextlib.contextmanager

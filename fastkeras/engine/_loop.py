@@ -159,6 +159,7 @@ def _train_epoch(model, place, epochs):
                 ahead = per_epoch * (epochs - epoch) - place.done
             one = every_batch or model.stop_training
             tier, updates = runner.next(feed, ahead, one)
+            model.epoch_times.ahead = updates * plan.window
             launch = feed.take(updates, plan.window, plan.keeps_remainder)
             if launch is None:
                 runner.reset.if_due()

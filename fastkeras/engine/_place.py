@@ -3,7 +3,14 @@
 import keras
 
 
-class Keeper(keras.callbacks.Callback):
+class Closing(keras.callbacks.Callback):
+    """A callback that has something to close when `fit` is left."""
+
+    def close(self):
+        """When `fit` is left, also by an exception."""
+
+
+class Keeper(Closing):
     """A callback that keeps the place of a `fit`, and takes it up again.
 
     Its hooks run where everything is consistent: between two launches, or
@@ -25,9 +32,6 @@ class Keeper(keras.callbacks.Callback):
 
     def keep(self, place):
         """After each launch, each epoch, and at the end."""
-
-    def close(self):
-        """When `fit` is left, also by an exception."""
 
 
 class Place:
@@ -64,8 +68,9 @@ class Place:
         return self
 
     def __exit__(self, *error):
-        for keeper in self._keepers:
-            keeper.close()
+        for callback in self.callbacks.callbacks:
+            if isinstance(callback, Closing):
+                callback.close()
         # An error may hold the feed until the interpreter ends, when threads
         # of an open iterator can no longer be waited for.
         self.feed.rewind()

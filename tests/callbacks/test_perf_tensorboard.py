@@ -192,14 +192,11 @@ def test_a_second_training_goes_to_the_same_run(tmp_path):
     train(model, board, epochs=2)
     train(model, board, epochs=4)
     scalars, _ = events(tmp_path)
-    assert sorted(s for s, _ in scalars["epoch/loss"]) == [
-        20,
-        20,
-        40,
-        40,
-        60,
-        80,
-    ]
+    # It goes on where the first ended.
+    axis = sorted(s for s, _ in scalars["epoch/loss"])
+    assert axis == list(range(20, 121, 20))
+    rates = [v for _, v in scalars["epoch/learning_rate"]]
+    assert rates == pytest.approx([0.01] * 6)
 
 
 def test_arguments_are_checked_and_the_callback_copies(tmp_path):
@@ -212,3 +209,47 @@ def test_arguments_are_checked_and_the_callback_copies(tmp_path):
         PerfTensorBoard(tmp_path, every=0)
     twin = copy.deepcopy(PerfTensorBoard(tmp_path, profile=(1, 2)))
     assert twin.profile == (1, 2) and len(twin.monitors) == 3
+
+
+class Interrupts(keras.callbacks.Callback):
+    per_launch = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_files_and_no_profiler(tmp_path):
+    board = PerfTensorBoard(tmp_path, profile=(21, 1000), monitors=[])
+    with pytest.raises(KeyboardInterrupt):
+        with pytest.warns(FastKerasWarning):
+            network().fit(
+                X, Y, 4, 9, verbose=0, callbacks=[board, Interrupts()]
+            )
+    # One that still ran would not let this one start.
+    tf.profiler.experimental.start(str(tmp_path / "later"))
+    tf.profiler.experimental.stop(save=False)
+    assert [s for s, _ in events(tmp_path)[0]["epoch/loss"]] == [20, 40]
+
+
+def test_a_folder_that_can_not_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    model = network()
+    with pytest.raises(ValueError, match="`log_dir` must be a folder that"):
+        train(model, PerfTensorBoard(tmp_path / "file"))
+    assert model.optimizer.iterations.numpy() == 0
+
+
+def test_names_and_values_of_any_kind_are_written(tmp_path):
+    class Logs(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["a b/ü%"] = np.nan
+            logs["per class"] = np.array([1.0, 2.0])
+
+    board = PerfTensorBoard(tmp_path, monitors=[])
+    network().fit(X, Y, 4, verbose=0, callbacks=[Logs(), board])
+    scalars, _ = events(tmp_path)
+    assert np.isnan(scalars["epoch/a b/ü%"][0][1])
+    assert scalars["epoch/per class/1"] == [(20, 2.0)]
+    with pytest.raises(TypeError, match="Each of `hparams` must be"):
+        PerfTensorBoard(tmp_path, hparams={"rates": [1, 2]})
