@@ -1,13 +1,18 @@
 """The known causes of a retrace, and the fix for each."""
 
+from fastkeras.engine._ledger import NOTHING
+
 LAST_BATCH = "the last batch is smaller"
 ROWS = "the number of rows varies"
+BATCH_SIZE = "the batch size changed"
 LENGTH = "the length varies"
+RANK = "the number of dimensions changed"
 DTYPE = "the dtype changed"
 PYTHON = "a Python number was passed"
 STRUCTURE = "the structure of the data changed"
 REBUILT = "the function was rebuilt"
-CONTEXT = "its arguments are as before, what is around them is not"
+CONTEXT = "its arguments are as before, the setting it is called in is not"
+VARIABLES = "variables were made in the call"
 
 FIXES = {
     LAST_BATCH: "Drop the last batch (`dataset.batch(n, drop_remainder=True)`)"
@@ -15,19 +20,25 @@ FIXES = {
     "fill it up (`perf=[PadBatches()]`): the same update.",
     ROWS: "Batch all the data alike, with `drop_remainder=True`, or have a "
     "FastModel fill the batches up (`perf=[PadBatches()]`).",
+    BATCH_SIZE: "Give each call the same `batch_size`, where it can be.",
     LENGTH: "Pad to a few lengths, such as the next multiple of 16. Where the "
     "model has a mask, a FastModel does it: "
     "`perf=[PadBatches(multiple_of=16)]`. Else take "
     "`keras.utils.pad_sequences`, or `dataset.bucket_by_sequence_length` "
     "with `pad_to_bucket_boundary=True`.",
+    RANK: "Give all batches one number of dimensions: `(rows, 1)` and "
+    "`(rows,)` are two.",
     DTYPE: "Cast in the data pipeline, so that all batches have one dtype.",
     PYTHON: "Pass a tensor, such as `tf.constant(value)`: each new Python "
     "number is a new trace.",
     STRUCTURE: "Give each batch the same parts: x, y and sample weights.",
     REBUILT: "Compile once, before `fit`; what changes later (a learning rate)"
     " belongs in a variable.",
-    CONTEXT: "Train under one strategy and with one setting of the policies; "
-    "what the step reads from outside should be a variable.",
+    CONTEXT: "Call it under one strategy and with one dtype policy; a value "
+    "from outside that the step reads should be a `tf.Variable`.",
+    VARIABLES: "Build the model before `fit`: give it a `keras.Input`, call "
+    "`model.build(input_shape)`, make variables in `__init__` or `build`, and "
+    "call `model.optimizer.build(model.trainable_variables)`.",
 }
 
 
@@ -38,17 +49,27 @@ def cause(entry, last):
         entry: `Entry` that is not a first call.
         last: Bool, whether it happened in the last launch of an epoch.
     """
-    if len(entry.old) != len(entry.new):
-        return STRUCTURE
     changes = entry.changes
     if not changes:
         return CONTEXT
-    if any(leaf.dtype.startswith("Python") for _, leaf in changes):
+    dtypes = {leaf.dtype for pair in changes for leaf in pair}
+    if NOTHING in dtypes:
+        return STRUCTURE
+    if any(new.dtype.startswith("Python") for _, new in changes):
         return PYTHON
     if any(old.dtype != new.dtype for old, new in changes):
         return DTYPE
-    if any(old.shape[1:] != new.shape[1:] for old, new in changes):
+    if any(new.path == "batch_size" for _, new in changes):
+        return BATCH_SIZE
+    return _cause_of_shapes([(a.shape, b.shape) for a, b in changes], last)
+
+
+def _cause_of_shapes(shapes, last):
+    if any(len(old) != len(new) for old, new in shapes):
+        return RANK
+    if any(old[1:] != new[1:] for old, new in shapes):
         return LENGTH
-    if last and all(new.shape[:1] < old.shape[:1] for old, new in changes):
+    known = all(None not in old[:1] + new[:1] for old, new in shapes)
+    if last and known and all(new[:1] < old[:1] for old, new in shapes):
         return LAST_BATCH
     return ROWS

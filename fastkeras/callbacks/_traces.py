@@ -72,38 +72,56 @@ def keras_traces(name, runner):
     return {
         f"{name}.{inner}": (
             function.experimental_get_tracing_count(),
-            [spec_of(a) for a in private_traces.traced_arguments(function)],
+            [_spec(a) for a in private_traces.traced_arguments(function)],
         )
         for inner, function in _inner_functions(runner).items()
     }
 
 
-def new_entries(before, now):
+def _spec(batch):
+    # A function of `predict` takes a list of batches.
+    return spec_of(batch[0] if isinstance(batch, list) else batch)
+
+
+def new_entries(before, now, seconds):
     """List of an `Entry` for each trace between two of `keras_traces`.
 
-    Its seconds and its step are not known. Where the specs tell no
-    difference, old and new are the same.
+    What a function traces of another one is a part of its own trace. Their
+    step is not known. Where the specs tell no difference, old and new are
+    the same; what a first call traces has one entry.
+
+    Args:
+        before, now: Dicts of `keras_traces`.
+        seconds: Float, of the time between the two.
     """
-    entries = []
     for name, (count, specs) in now.items():
         old_count, old = before.get(name, (0, []))
-        fresh = [spec for spec in specs if spec not in old]
-        for _ in range(count - old_count):
+        if count == old_count:
+            continue
+        fresh = [spec for spec in _distinct(specs) if spec not in old]
+        entries, extra = [], count - old_count
+        if not old_count:
+            first = fresh.pop(0) if fresh else ()
+            extra = len(fresh)
+            traces = 1 + any(_is_twice(*read) for read in now.values())
+            entries = [Entry(name, "first", (), first, traces, seconds, 0)]
+            old = [first]
+        for _ in range(extra):
             new = fresh.pop(0) if fresh else specs[-1]
-            like = nearest(old, new)
-            entries.append(
-                Entry(
-                    name,
-                    "retrace",
-                    new if like is None else like,
-                    new,
-                    1,
-                    0.0,
-                    0,
-                )
-            )
+            like = nearest(old, new) or new
+            entries.append(Entry(name, "retrace", like, new, 1, seconds, 0))
             old = [*old, new]
-    return entries
+        return entries
+    return []
+
+
+def _distinct(specs):
+    return [s for k, s in enumerate(specs) if s not in specs[:k]]
+
+
+def _is_twice(count, specs):
+    """Whether a function was traced more often than for each spec once."""
+    return count > max(1, len(_distinct(specs)))
 
 
 def _inner_functions(function):
@@ -114,7 +132,8 @@ def _inner_functions(function):
     """
     found, todo = {}, [function]
     while todo:
-        function = todo.pop()
+        # The outer before those that it calls.
+        function = todo.pop(0)
         if hasattr(function, "experimental_get_tracing_count"):
             found[function.__name__] = function
             function = function.python_function

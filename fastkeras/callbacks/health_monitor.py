@@ -16,11 +16,13 @@ from fastkeras.perf._feature import State
 
 #: Logs of features that say how an update went.
 LOGS = ("clipped_fraction", "grad_norm", "loss_scale", "skipped_steps")
-#: Batches after which a long epoch is looked at.
-LOOK = 100
-SKIP = '["skip_non_finite"]'
-#: Fraction of dead units that is told.
-DEAD = 0.5
+#: Batches after which a long epoch is looked at; dead units that are told.
+LOOK, DEAD = 100, 0.5
+SKIP = 'or leave such updates out (`perf=["skip_non_finite"]`).'
+CURES = (
+    "Lower the learning rate, clip the gradients, look at the data,",
+    "Mend these rows,",
+)
 #: What stands for a layer where what the model was given was not finite.
 DATA = "the data"
 
@@ -263,13 +265,7 @@ class HealthMonitor(Monitor):
         if self.action == "ignore":
             return
         found = self.first_non_finite
-        cure = "Look for NaN or Inf in the data, lower the learning rate, clip"
-        cure = (
-            "Mend the data,"
-            if found.layer == DATA
-            else f"{cure} the gradients,"
-        )
-        text = f"{found} {cure} or leave such updates out (`perf={SKIP}`)."
+        text = f"{found} {CURES[found.layer == DATA]} {SKIP}"
         if self.action == "raise":
             raise RuntimeError(text)
         warn(text)

@@ -1,20 +1,22 @@
 """RetraceMonitor: what was traced or compiled again, why, and the fix."""
 
-import dataclasses
-
 from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _causes
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import check_count
-from fastkeras.callbacks._traces import Weak
-from fastkeras.callbacks._traces import is_intended
-from fastkeras.callbacks._traces import keras_traces
-from fastkeras.callbacks._traces import made_so_far
-from fastkeras.callbacks._traces import new_entries
+from fastkeras.callbacks._readings import Readings
+from fastkeras.callbacks._retrace import Retrace
+from fastkeras.callbacks._retrace import batches
 from fastkeras.callbacks._traces import trace_counts
+from fastkeras.measure import Clock
 
-_RUNNERS = ("train_function", "test_function")
+_RUNNERS = {
+    "train_function": "train_on_batch",
+    "test_function": "evaluate or test_on_batch",
+    "predictor": "predict",
+    "predict_function": "predict or predict_on_batch",
+}
 _BLIND = (
     "XLA compiles a keras.Model once for each new shape without a trace, so "
     "RetraceMonitor can't count these. Make it a FastModel "
@@ -22,65 +24,21 @@ _BLIND = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Retrace:
-    """One trace, or one compilation by XLA, that came on top of the first.
-
-    Attributes:
-        function: String, the function and its tier.
-        kind: `"trace"` or `"compile"`.
-        changes: Tuple of strings, `"data[0]: old -> new"`.
-        epoch: Integer, counted from 0.
-        batch: Integer, batches of the epoch done when it was seen.
-        seconds: Float, of the call in which it happened; 0 for a
-            `keras.Model`, where it is not known.
-        cause: String, one of the known causes.
-        fix: String, what to do about that cause.
-    """
-
-    function: str
-    kind: str
-    changes: tuple
-    epoch: int
-    batch: int
-    seconds: float
-    cause: str
-    fix: str
-
-    def __str__(self):
-        what = "traced" if self.kind == "trace" else "compiled by XLA"
-        if self.kind == "trace" and "xla" in self.function:
-            what = "traced and compiled by XLA"
-        changes = "; ".join(self.changes)
-        return (
-            f"{self.function} was {what} again: {self.cause}"
-            + (f" ({changes})" if changes else "")
-            + f". Epoch {self.epoch}, by batch {self.batch}"
-            + (f"; {self.seconds:.2f} s lost" if self.seconds else "")
-            + f". {self.fix}"
-        )
-
-
-@dataclasses.dataclass
-class _Read:
-    """A runner, and how many of its traces were read."""
-
-    runner: object
-    count: int
-    rebuilt: bool
-    traces: dict = dataclasses.field(default_factory=dict)
-
-
 class RetraceMonitor(Monitor):
     """Tells what was traced or compiled again, why, and what to do.
 
     It counts by function, not by source line: fresh models that are each
     traced once have no retrace. A first call that makes variables is traced
-    twice by TensorFlow; that is no retrace either, nor is a step that JitToggle
-    or HealthMonitor makes anew. XLA compiles once for each new shape, without
-    any new trace; these are counted too. For a `keras.Model` the causes are
-    told from what its functions were traced for, where an open dimension is
-    None; the seconds lost and the compilations can't be known.
+    twice by TensorFlow; that is no retrace either (`print(monitor)` tells of
+    it), nor is a step that JitToggle or HealthMonitor makes anew. XLA compiles
+    once for each new shape, without any new trace; these are counted too. For
+    a `keras.Model` the causes are told from what its functions were traced
+    for, where an open dimension is None, and the compilations can't be known.
+
+    Give it to `fit`, `evaluate` or `predict`. For a loop of your own over
+    `train_on_batch` and the like, call `set_model(model)` before it; what was
+    traced since is looked up where the monitor is read, and then `action` is
+    not taken.
 
     Args:
         action: `"warn"`, `"raise"` (a RuntimeError) or `"ignore"`. Defaults
@@ -88,9 +46,6 @@ class RetraceMonitor(Monitor):
             time.
         limit: Integer >= 0, the number of retraces and compilations after
             which `action` is taken. Defaults to `0`: at the first.
-
-    Attributes:
-        events: List of `Retrace`, in the order in which they were seen.
 
     Raises:
         TypeError: If `limit` is not an integer.
@@ -118,14 +73,24 @@ class RetraceMonitor(Monitor):
         check_count(limit, "limit", "Give 0 to act at the first.")
         self.action = action
         self.limit = limit
+        self._clock = Clock()
         self._begin_anew()
 
     def _begin_anew(self):
         self._blind = set()
-        self.events = []
-        self._read = {}
+        self._events = []
+        self._readings = Readings()
         self._told = {}
         self._epoch = 0
+        self._in_fit = False
+        self._last = 0
+        self._since = None
+
+    @property
+    def events(self):
+        """List of `Retrace`, in the order in which they were seen."""
+        self._look_between()
+        return self._events
 
     @property
     def retraces(self):
@@ -151,7 +116,7 @@ class RetraceMonitor(Monitor):
 
     def __str__(self):
         head = f"{self.retraces} retrace(s), {self.compiles} compilation(s)"
-        return "\n".join([head, *map(str, self.events)])
+        return "\n".join([head, *map(str, self.events), *self._readings.notes])
 
     def scalars(self):
         return {
@@ -163,33 +128,61 @@ class RetraceMonitor(Monitor):
     # Hooks.
 
     def set_model(self, model):
-        if model is not self.model:
+        is_new = model is not self.model
+        if is_new:
             self._begin_anew()
         super().set_model(model)
+        if is_new:
+            self._pass_over()
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        for name in _RUNNERS:
-            runner = getattr(self.model, name)
-            if runner is not None and name not in self._read:
-                # What earlier trainings traced is no affair of this one.
-                read = self._known(name, runner)
-                read.count = made_so_far(runner)[1]
-                read.traces = _traces_of(name, runner)
+        self._in_fit = True
+        self._pass_over()
         self._tell_of_blindness()
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         self._epoch = epoch
+        self._last = 0
 
     def before_launch(self):
-        self._look("train_function")
+        self._look("train_function", self.done)
 
     def after_batches(self):
-        self._look("train_function", last=True)
+        self._look("train_function", max(self.done, self._ended), last=True)
 
-    def after_epoch(self, epoch, logs):
-        self._look("test_function", last=True)
+    def on_test_begin(self, logs=None):
+        super().on_test_begin(logs)
+        self._last = self._tested = 0
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._look("test_function", batch)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._tested = max(self._tested, batch + 1)
+
+    def on_test_end(self, logs=None):
+        self._look("test_function", self._tested, last=True)
+
+    def on_predict_begin(self, logs=None):
+        self._last = 0
+        self._since = self._clock.now()
+
+    def on_predict_end(self, logs=None):
+        ours = hasattr(self.model, "predictor") and self.model.predictor
+        self._look("predictor" if ours else "predict_function", 0, last=True)
+
+    def on_train_end(self, logs=None):
+        self._in_fit = False
+
+    def _look_between(self):
+        """Looks up what was traced outside `fit`, without any action."""
+        if self._in_fit or self.model is None:
+            return
+        self._last, self._since = 0, None
+        for name in _RUNNERS:
+            self._events += self._new(name, 0)
 
     def _tell_of_blindness(self):
         model = self.model
@@ -199,86 +192,79 @@ class RetraceMonitor(Monitor):
 
     # Reading.
 
-    def _known(self, name, runner):
-        """What was read of a runner; callbacks may change between several."""
-        known = self._read.setdefault(name, [])
-        for read in known:
-            if read.runner() is runner:
-                return read
-        # To make anew what was never traced costs nothing.
-        rebuilt = any(read.count for read in known) and not is_intended(runner)
-        known.append(_Read(Weak(runner), 0, rebuilt))
-        return known[-1]
+    def _pass_over(self):
+        """What was traced before is no affair of this monitor."""
+        for name in _RUNNERS:
+            runner = getattr(self.model, name, None)
+            if runner is not None:
+                self._readings.pass_over(name, runner)
 
-    def _look(self, name, last=False):
-        runner = getattr(self.model, name)
+    def _look(self, name, done, last=False):
+        """Reads what a runner has traced since the last look.
+
+        Args:
+            name: String, of the runner.
+            done: Integer, batches of this epoch that are done.
+            last: Bool, whether the epoch has no more.
+        """
+        for event in self._new(name, done, last):
+            self._events.append(event)
+            self._act(event)
+        self._last = done
+        self._since = self._clock.now()
+
+    def _new(self, name, done, last=False):
+        """List of a `Retrace` for each new entry of a runner."""
+        runner = getattr(self.model, name, None)
         if runner is None:
-            return
-        read = self._known(name, runner)
-        count, rebuilt = read.count, read.rebuilt and not read.count
-        read.count = made_so_far(runner)[1]
-        if hasattr(runner, "ledger"):
-            self._read_ledger(runner.ledger.entries, count, rebuilt, last)
-            return
-        before, read.traces = read.traces, _traces_of(name, runner)
-        if rebuilt and read.count:
-            self._add(name, "trace", (), 0.0, _causes.REBUILT)
-        # What the first call traced is its own affair: see the docstring.
-        if count:
-            for entry in new_entries(before, read.traces):
-                self._add_entry(entry, _causes.cause(entry, last))
+            return []
+        seconds = 0.0
+        if self._since is not None:
+            seconds = self._clock.now() - self._since
+        found, calls = self._readings.new(name, runner, last, seconds)
+        each = calls == done - self._last
+        return [self._event(name, *f, done, each) for f in found]
 
-    def _read_ledger(self, entries, count, rebuilt, last):
-        for k, entry in enumerate(entries[count:], count):
-            cause = None
-            if entry.kind != "first":
-                cause = _causes.cause(entry, last)
-            elif rebuilt and k == 0:
-                cause = _causes.REBUILT
-            elif last and _is_partial(entry, entries[:k]):
-                cause = _causes.LAST_BATCH
-            if cause is not None:
-                self._add_entry(entry, cause)
-
-    def _add_entry(self, entry, cause):
+    def _event(self, name, entry, cause, call, done, each):
         kind = "compile" if entry.kind == "compile" else "trace"
         changes = tuple(
             f"{new.path}: {old} -> {new}" for old, new in entry.changes
         )
-        self._add(entry.function, kind, changes, entry.seconds, cause)
-
-    def _add(self, function, kind, changes, seconds, cause):
-        event = Retrace(
+        first, batch = self._last + 1, done
+        if each:
+            # One call for each batch.
+            first = batch = self._last + call
+        function = entry.function
+        if name == "predictor":
+            function = f"predict_step ({function})"
+        return Retrace(
             function,
             kind,
             changes,
             self._epoch,
-            max(self.done, self._ended),
-            seconds,
+            batch,
+            entry.seconds,
             cause,
             _causes.FIXES[cause],
+            self._where(name, first, batch),
         )
-        self.events.append(event)
-        if len(self.events) <= self.limit:
+
+    def _where(self, name, first, batch):
+        if not self._in_fit:
+            place = f"In {_RUNNERS[name]}"
+        elif name == "test_function":
+            place = f"Epoch {self._epoch + 1}, validation"
+        else:
+            place = f"Epoch {self._epoch + 1}"
+        return f"{place}, {batches(first, batch)}" if batch else place
+
+    def _act(self, event):
+        if len(self._events) <= self.limit:
             return
         if self.action == "raise":
             raise RuntimeError(str(event))
-        times = self._told[function, cause] = (
-            self._told.get((function, cause), 0) + 1
-        )
+        key = event.function, event.cause
+        times = self._told[key] = self._told.get(key, 0) + 1
         if self.action == "warn" and times & (times - 1) == 0:
             again = f" (Time {times} of its kind.)" if times > 1 else ""
             warn(f"{event}{again}")
-
-
-def _is_partial(entry, before):
-    """Whether a first call was that of a batch the others' loop can't take."""
-    return any(map(_of_rows, before)) and not _of_rows(entry)
-
-
-def _of_rows(entry):
-    return "resident" in entry.function or "loop" in entry.function
-
-
-def _traces_of(name, runner):
-    return {} if hasattr(runner, "ledger") else keras_traces(name, runner)

@@ -1,6 +1,7 @@
 """What RetraceMonitor counts, against what TensorFlow and XLA really did."""
 
 import copy
+import functools
 import re
 
 import keras
@@ -62,6 +63,9 @@ def test_variables_made_in_the_first_call_are_no_retrace(base):
     monitor = watch(model, X[:40], Y[:40], 10, epochs=2)
     assert max(monitor.traces().values()) <= 2
     assert monitor.events == []
+    # Keras makes the variables of the optimizer in its first step.
+    twice = max(monitor.traces().values()) == 2
+    assert ("variables were made in the call" in str(monitor)) is twice
 
 
 def base_with_late_layer(base):
@@ -111,9 +115,9 @@ def test_the_message_names_function_argument_specs_step_and_fix():
         )
     assert re.fullmatch(
         r"train_step \(graph-step\) was traced again: the last batch is "
-        r"smaller \(data\[0\]: float32 \(8, 4\) -> float32 \(3, 4\); "
-        r"data\[1\]: float32 \(8, 1\) -> float32 \(3, 1\)\)\. Epoch 0, by "
-        r"batch \d; \d\.\d\d s lost\. Drop the last batch .*",
+        r"smaller \(x: float32 \(8, 4\) -> float32 \(3, 4\); "
+        r"y: float32 \(8, 1\) -> float32 \(3, 1\)\)\. Epoch 1, "
+        r"batch 2; \d\.\d\d s lost\. Drop the last batch .*",
         str(told[0].message),
     )
     assert told[0].filename.endswith(__file__.rsplit("/", 1)[-1])
@@ -182,13 +186,14 @@ def test_a_rebuilt_function_is_told():
 
 def test_the_limit_lets_that_many_pass_and_many_are_told_few_times():
     sizes = range(3, 8)
-    monitor = watch(recurrent(jit_compile=True), lengths(*sizes))
+    once = functools.partial(recurrent, jit_compile=True, perf=ONE)
+    monitor = watch(once(), lengths(*sizes))
     assert len(monitor.events) == 4
     with pytest.raises(RuntimeError, match="length varies"):
-        watch(recurrent(jit_compile=True), lengths(3, 4), action="raise")
-    watch(recurrent(jit_compile=True), lengths(3, 4), action="raise", limit=1)
+        watch(once(), lengths(3, 4), action="raise")
+    watch(once(), lengths(3, 4), action="raise", limit=1)
     with pytest.warns(FastKerasWarning) as told:
-        watch(recurrent(jit_compile=True), lengths(*sizes), action="warn")
+        watch(once(), lengths(*sizes), action="warn")
     assert len([w for w in told if "again" in str(w.message)]) == 3
 
 
@@ -206,13 +211,99 @@ def test_a_keras_model_has_its_causes_from_its_traces():
     rows = fit(X[:9], 3)
     assert rows.cause == "the number of rows varies"
     # TensorFlow relaxes what differs.
-    assert rows.changes[0] == "data[0]: float32 (10, 4) -> float32 (None, 4)"
+    assert rows.changes[0] == "x: float32 (10, 4) -> float32 (None, 4)"
     dtype = fit(X[:9].astype("float64"), 3)
     assert dtype.cause == "the dtype changed"
-    assert dtype.changes[0].startswith("data[0]: float32 (None, 4) -> float64")
-    assert "s lost" not in str(dtype)
+    assert dtype.changes[0].startswith("x: float32 (None, 4) -> float64")
+    assert " s lost" in str(dtype) and "Epoch 1, batch 1;" in str(dtype)
     assert str(dtype).startswith("train_function.multi_step_on_iterator was")
     assert fit(X[:9].astype("float64"), 3) is dtype
+
+
+@pytest.mark.parametrize(
+    ("base", "cause"),
+    [
+        (fk.FastModel, "the batch size changed"),
+        (keras.Model, "the number of rows varies"),
+    ],
+)
+def test_another_batch_size_in_a_second_fit_is_told(base, cause):
+    model, monitor = network(base), RetraceMonitor("ignore")
+    sizes = []
+    for size in (20, 10):
+        model.fit(
+            X[:40],
+            Y[:40],
+            size,
+            verbose=0,
+            validation_data=(X[:40], Y[:40]),
+            validation_batch_size=size // 2,
+            callbacks=[monitor],
+        )
+        sizes.append(len(monitor.events))
+    # That of the validation is another function, so its first is its own.
+    assert sizes == [0, 2]
+    assert {event.cause for event in monitor.events} == {cause}
+    assert "Epoch 1, validation, " in str(monitor.events[1])
+    if base is fk.FastModel:
+        assert monitor.events[0].changes == ("batch_size: 20 -> 10",)
+
+
+def test_the_batch_and_the_part_of_nested_data_are_named():
+    def pair(rows, length):
+        words = np.ones((rows, length), "float32")
+        return {"u": {"a": X[:rows], "words": words}}, Y[:rows]
+
+    pairs = [pair(8, 5), pair(8, 5), pair(8, 7), pair(3, 5)]
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(pairs),
+        output_signature=tf.nest.map_structure(
+            lambda a: tf.TensorSpec([None, None], a.dtype), pairs[0]
+        ),
+    )
+    a, words = keras.Input((4,)), keras.Input((None,))
+    total = keras.ops.sum(words, -1, keepdims=True)
+    model = fk.FastModel(
+        {"u": {"a": a, "words": words}},
+        keras.layers.Dense(1)(keras.layers.Concatenate()([a, total])),
+    )
+    model.compile("sgd", "mse", perf=fk.perf.Execution(cache=False))
+    length, last = watch(model, data).events
+    assert length.changes == (
+        "x['u']['words']: float32 (8, 5) -> float32 (8, 7)",
+    )
+    assert (length.cause, length.where) == (
+        "the length varies",
+        "Epoch 1, batch 3",
+    )
+    # Compared with the batch that is most like it, not with the latest.
+    assert last.cause == "the last batch is smaller"
+    assert (last.batch, last.where) == (4, "Epoch 1, batch 4")
+
+
+@pytest.mark.parametrize("base", [fk.FastModel, keras.Model])
+def test_batches_given_without_fit_are_told(base):
+    model, monitor = network(base), RetraceMonitor("ignore")
+    monitor.set_model(model)
+    for rows in (8, 8, 5, 3):
+        model.train_on_batch(X[:rows], Y[:rows])
+        model.predict_on_batch(X[:rows])
+    assert monitor.retraces == 2
+    assert {event.cause for event in monitor.events} == {
+        "the number of rows varies"
+    }
+    assert monitor.events[0].changes[0].startswith("x: float32 (8, 4) -> ")
+
+
+def test_evaluate_and_predict_tell_of_theirs():
+    model, monitor = network(), RetraceMonitor("raise", limit=1)
+    model.evaluate(X, Y, 10, verbose=0, callbacks=[monitor])
+    (event,) = monitor.events
+    assert event.changes == ("batch_size: 10 -> 3",)
+    with pytest.raises(RuntimeError, match=r"predict_step .* last batch"):
+        model.predict(X, 10, verbose=0, callbacks=[monitor])
+    whole = RetraceMonitor("raise")
+    model.predict(X[:40], 10, verbose=0, callbacks=[whole])
 
 
 def test_compilations_that_can_not_be_counted_are_told():
