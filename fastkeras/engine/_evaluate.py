@@ -1,8 +1,8 @@
 """The loop of `evaluate`, which validation in `fit` goes through too."""
 
 from fastkeras._lib import private
+from fastkeras.engine._build import build
 from fastkeras.engine._feeds import ordered_feed
-from fastkeras.engine._loop import build
 from fastkeras.engine._loop import callback_list
 from fastkeras.engine._loop import warn_of_changes
 from fastkeras.engine._metrics import keeps_metrics
@@ -34,7 +34,7 @@ def evaluate(
         raise ValueError(f"Arguments not recognized: {kwargs}")
     if feed is None:
         feed = ordered_feed(model, (x, y, sample_weight), batch_size, steps)
-    build(model, feed)
+    build(model, feed.spec)
     callbacks = callback_list(model, callbacks, verbose, 1, feed)
     model.stop_evaluating = False
     callbacks.on_test_begin()

@@ -11,6 +11,7 @@ from fastkeras._lib.warn import warn
 from fastkeras.engine import _cache
 from fastkeras.engine import _parity
 from fastkeras.engine import _tiers
+from fastkeras.engine._build import build
 from fastkeras.engine._calls import Calls
 from fastkeras.engine._calls import loop_key
 from fastkeras.engine._launch import LOOPS
@@ -42,6 +43,7 @@ class StepFunction:
     def __init__(self, model, name):
         self._model = model
         self._name = name
+        self._built = False
         self._checked = False
         self._keys = {}
         self._profiled = False
@@ -59,13 +61,18 @@ class StepFunction:
         logs = None
         # In this order: a batch beyond the last step stays in the iterator.
         for _, data in zip(range(self._model.steps_per_execution), iterator):
-            if self._calls.shrinks:
-                # What the step makes could not be put back.
-                private.symbolic_build(self._model, data)
+            self._build(data)
             logs = self._calls.batch(self.fixed, data)
         if logs is None:
             raise StopIteration
         return logs
+
+    def _build(self, data):
+        """Makes variables before the first batch, as Keras under a strategy."""
+        if not self._built and not private.has_strategy(self._model):
+            spec = private.tree.map_structure(_spec, data)
+            build(self._model, spec)
+        self._built = True
 
     # For the loops.
 
@@ -282,3 +289,7 @@ class StepFunction:
                 "FastModel's. Call `super().train_step(data)`, or override "
                 "`compute_loss` or `compute_metrics` instead."
             )
+
+
+def _spec(value):
+    return None if value is None else tf.type_spec_from_value(value)

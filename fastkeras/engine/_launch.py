@@ -10,6 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras._lib import scopes
 from fastkeras._lib.philox import philox
 from fastkeras.perf._padding import skip
 from fastkeras.perf._padding import take
@@ -206,7 +207,9 @@ def loop_function(step, reset, window, jit):
         # Rolled out here: XLA takes `start` for a constant in some models (an
         # LSTM), and would compile the loop again for each new value.
         first = start * batch_size
-        args = (skip(data, first), tf.roll(order, -first, 0), count, batch_size)
+        with tf.name_scope(scopes.FEED):
+            order = tf.roll(order, -first, 0)
+        args = (skip(data, first), order, count, batch_size)
         compiled.get_concrete_function(*args)
         tf.cond(due, reset, lambda: None)
         return compiled(*args)

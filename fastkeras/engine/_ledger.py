@@ -17,14 +17,19 @@ from fastkeras.perf._padding import Padded
 SLOW_COMPILE = 30.0
 #: Values that a `tf.function` takes as they are, with a trace for each.
 _PYTHON = (bool, int, float, complex, str, bytes)
+#: The dtype of a part of the data that is not there.
+NOTHING = "nothing"
+_NAMES = ("x", "y", "sample_weight")
 
 
 class Leaf(NamedTuple):
     """What a trace depends on in one value of the data.
 
     Attributes:
-        path: String, such as `"data[0]"`.
-        dtype: String; `"Python float"` for a value that is no tensor.
+        path: String, such as `"x['words']"`; `"batch_size"` for the rows of a
+            batch where these are gathered from arrays.
+        dtype: String; `"Python float"` for a value that is no tensor, `""`
+            for the batch size, `"nothing"` for what is not there.
         shape: Tuple; for a Python value, that value.
     """
 
@@ -33,7 +38,7 @@ class Leaf(NamedTuple):
     shape: tuple
 
     def __str__(self):
-        return f"{self.dtype} {self.shape}"
+        return f"{self.dtype} {self.shape}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Entry:
         new: Tuple of `Leaf`.
         traces: Integer, traces in this one call.
         seconds: Float, of the call in which it happened.
-        step: Integer, launches before it.
+        step: Integer, which call of all functions it was, counted from 1.
     """
 
     function: str
@@ -61,11 +66,10 @@ class Entry:
 
     @property
     def changes(self):
-        """Pairs of the leaves that differ, old and new."""
-        if len(self.old) != len(self.new):
+        """Pairs of the leaves that differ, old and new; none at first."""
+        if not self.old:
             return []
-        pairs = zip(self.old, self.new, strict=True)
-        return [(a, b) for a, b in pairs if a != b]
+        return _differences(self.old, self.new)
 
     @property
     def cause(self):
@@ -74,8 +78,6 @@ class Entry:
             return "XLA compiled a new shape"
         if self.kind == "first":
             return "first call"
-        if len(self.old) != len(self.new):
-            return f"structure: {len(self.old)} tensors became {len(self.new)}"
         return (
             "; ".join(_change(a, b) for a, b in self.changes)
             or "the function was called in another context"
@@ -83,7 +85,7 @@ class Entry:
 
     def __str__(self):
         return (
-            f"{self.function}, launch {self.step}, {self.seconds:.2f} s: "
+            f"{self.function}, call {self.step}, {self.seconds:.2f} s: "
             f"{self.cause}"
         )
 
@@ -97,7 +99,7 @@ class Ledger:
         self._functions = {}
         self._traced = {}
         self._compiled = {}
-        self._calls = 0
+        self.calls = 0
 
     def traces(self):
         """Dict of function name to its number of traces."""
@@ -128,7 +130,7 @@ class Ledger:
         start = time.perf_counter()
         with _watching(name) if new_shape else contextlib.nullcontext():
             result = function(data, *args)
-        self._calls += 1
+        self.calls += 1
         traced = function.experimental_get_tracing_count() - before
         if traced or new_shape:
             seconds = time.perf_counter() - start
@@ -143,7 +145,7 @@ class Ledger:
         if old is None:
             kind, old = "first", ()
         self.entries.append(
-            Entry(name, kind, old, spec, traced, seconds, self._calls)
+            Entry(name, kind, old, spec, traced, seconds, self.calls)
         )
         if traced:
             seen.append(spec)
@@ -175,15 +177,27 @@ def _say_slow(name):
 
 def spec_of(data):
     """Tuple of a `Leaf` for each tensor, spec or Python value of data."""
+    rows = ()
     if isinstance(data, Feed):
+        rows = (Leaf("batch_size", "", data.batch_size),)
         data = data.data
     if isinstance(data, Padded):
         data = data.data
-    return tuple(
-        _leaf(f"data[{'/'.join(map(str, path))}]", value)
+    names = _NAMES if isinstance(data, tuple) else ()
+    return rows + tuple(
+        _leaf(_name(path, names), value)
         for path, value in private.tree.flatten_with_path(data)
         if hasattr(value, "dtype") or isinstance(value, _PYTHON)
     )
+
+
+def _name(path, names):
+    """The name of a part of a batch, as `fit` calls its arguments."""
+    first = "x"
+    if names and path:
+        first = dict(enumerate(names)).get(path[0], f"data[{path[0]!r}]")
+        path = path[1:]
+    return first + "".join(f"[{key!r}]" for key in path)
 
 
 def _leaf(path, value):
@@ -195,19 +209,48 @@ def _leaf(path, value):
 
 
 def nearest(specs, new):
-    """The spec that differs from `new` in the fewest leaves, or None."""
-    alike = [s for s in specs if len(s) == len(new)] or specs
+    """The spec that differs least from `new`, the latest of several; or None.
 
-    def distance(spec):
-        pairs = zip(spec, new, strict=False)
-        return sum(
-            (a.dtype != b.dtype) + (a.shape != b.shape) for a, b in pairs
+    A part that is missing or of another kind counts most, then a dtype, then
+    each dimension.
+    """
+    return min(
+        reversed(specs),
+        key=lambda old: sum(_distance(a, b) for a, b in _differences(old, new)),
+        default=None,
+    )
+
+
+def _distance(old, new):
+    shapes = old.shape, new.shape
+    if NOTHING in (old.dtype, new.dtype):
+        return 1000
+    if old.dtype != new.dtype:
+        return 100
+    if not all(isinstance(s, tuple) for s in shapes):
+        return 1
+    if len(old.shape) != len(new.shape):
+        return 10
+    return sum(a != b for a, b in zip(*shapes, strict=True))
+
+
+def _differences(old, new):
+    """Pairs of the leaves of two specs that differ, by their paths."""
+    old = {leaf.path: leaf for leaf in old}
+    new = {leaf.path: leaf for leaf in new}
+    pairs = [
+        (
+            old.get(path, Leaf(path, NOTHING, "")),
+            new.get(path, Leaf(path, NOTHING, "")),
         )
-
-    return min(reversed(alike), key=distance, default=None)
+        for path in {**old, **new}
+    ]
+    return [(a, b) for a, b in pairs if a != b]
 
 
 def _change(old, new):
+    if NOTHING in (old.dtype, new.dtype) or not new.dtype:
+        return f"{new.path}: {old} -> {new}"
     if old.dtype != new.dtype:
         return f"{new.path}: dtype {old.dtype} -> {new.dtype}"
     return f"{new.path}: shape {old.shape} -> {new.shape}"

@@ -1,15 +1,13 @@
 """The loop of `fit`: epochs, callbacks, validation."""
 
 import keras
-import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
-from fastkeras._lib import private_calls
 from fastkeras._lib import replicas
-from fastkeras._lib.forms import is_functional
 from fastkeras._lib.warn import warn
 from fastkeras.engine._apart import apart
+from fastkeras.engine._build import build
 from fastkeras.engine._epochs import EpochTimes
 from fastkeras.engine._feeds import check_length
 from fastkeras.engine._feeds import make_feed
@@ -66,7 +64,7 @@ def fit(
         shuffle=shuffle,
     )
     check_length(feed, epochs - initial_epoch)
-    build(model, feed)
+    build(model, feed.spec)
     validate = _validation(
         model,
         validation_data,
@@ -247,37 +245,3 @@ def warn_of_changes(model):
             "trainable then is trained. Compile again for the change to take "
             "effect."
         )
-
-
-def build(model, feed):
-    """Makes all variables before the first trace, where that is needed.
-
-    Under a strategy no variable can be made inside a replica, and a step that
-    makes some is traced twice, which a pinned one and padded batches exclude;
-    what a step made that ran out of memory could not be put back; elsewhere
-    they are made if that is cheaper than a second trace, or else, as by Keras,
-    while the first step is traced.
-    """
-    if model.optimizer is not None and model._step.is_ready(model):
-        if not model.optimizer.built:
-            with model.distribute_strategy.scope():
-                model.optimizer.build(model._step.trainable(model))
-    plan = model.perf
-    once = plan.execution.pins or plan.pads or plan.shrinks
-    if private.has_strategy(model) or once:
-        with model.distribute_strategy.scope():
-            private.symbolic_build(model, feed.spec)
-    elif _computes_as_keras(model):
-        private_calls.build_metrics(model, feed.spec)
-
-
-def _computes_as_keras(model):
-    """Whether metrics see what a functional model returns, in a graph."""
-    if model.run_eagerly or tf.config.functions_run_eagerly():
-        return False
-    if not is_functional(model) or model.has_own_train_step:
-        return False
-    return all(
-        getattr(type(model), name) is getattr(keras.Model, name)
-        for name in ("compute_loss", "compute_metrics")
-    )

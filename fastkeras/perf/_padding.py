@@ -14,6 +14,7 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib import private_marks
+from fastkeras._lib import scopes
 from fastkeras._lib.layers import trained_batch_norms
 from fastkeras._lib.private import tree
 
@@ -100,9 +101,10 @@ def take(data, rows, first):
         size = tf.shape(rows)[0]
         real_rows = tf.clip_by_value(data.rows - first, 0, size)
         return Padded(take(data.data, rows, first), real_rows, data.steps)
-    return tree.map_structure(
-        lambda t: None if t is None else tf.gather(t, rows), data
-    )
+    with tf.name_scope(scopes.FEED):
+        return tree.map_structure(
+            lambda t: None if t is None else tf.gather(t, rows), data
+        )
 
 
 def skip(data, rows):

@@ -16,8 +16,8 @@ import tensorflow as tf
 import fastkeras as fk
 from fastkeras._lib.variables import of_step
 from fastkeras.engine import _feeds
-from fastkeras.engine import _loop
 from fastkeras.engine import _retry
+from fastkeras.engine._build import build
 from fastkeras.perf import Execution
 from fastkeras.perf import Microbatch
 from tests.perf import _tools
@@ -70,7 +70,7 @@ def first_loop(model):
     """Runs the first three steps in one loop."""
     data = _tools.real_data(ROWS)
     feed = _feeds.ordered_feed(model, data, BATCH)
-    _loop.build(model, feed)
+    build(model, feed.spec)
     model.make_train_function()
     feed.begin()
     model.train_function._calls.loop("graph-loop", feed, 0, 3)
