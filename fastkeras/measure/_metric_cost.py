@@ -1,11 +1,13 @@
 """What each compiled metric costs, told apart from model and optimizer."""
 
+import contextlib
 import statistics
 
 import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras._lib import private_measure
+from fastkeras._lib import scopes
 
 _CALLS = 15
 
@@ -36,6 +38,36 @@ def seconds(model, batch, clock):
         )
     }
     return _timed(functions, clock) if functions else {}
+
+
+@contextlib.contextmanager
+def named(model):
+    """While open, what metrics compute is traced in scopes of their names."""
+    metrics = [
+        part
+        for metric in model.metrics
+        for part in (metric, *getattr(metric, "metrics", ()))
+    ]
+    before = [dict(vars(metric)) for metric in metrics]
+    for metric in metrics:
+        for method in ("update_state", "result"):
+            vars(metric)[method] = _scoped(metric, getattr(metric, method))
+    try:
+        yield
+    finally:
+        for metric, attributes in zip(metrics, before, strict=True):
+            for method in ("update_state", "result"):
+                vars(metric).pop(method)
+                if method in attributes:
+                    vars(metric)[method] = attributes[method]
+
+
+def _scoped(metric, method):
+    def call(*args, **kwargs):
+        with tf.name_scope(scopes.METRICS), tf.name_scope(metric.name):
+            return method(*args, **kwargs)
+
+    return call
 
 
 def _label(metric):

@@ -5,6 +5,13 @@ _OPS = 8
 # From these shares of a step on, something is worth a sentence.
 _MUCH = 0.3
 _SOME = 0.1
+# Phases that need a word.
+_PHASES = {
+    "feed": "rows taken from arrays",
+    "runtime": "XLA between its operations",
+    "eager": "run one by one from Python",
+    "other": "in no scope of a layer, a loss, the optimizer or a metric",
+}
 
 
 def milliseconds(seconds):
@@ -64,8 +71,11 @@ def lines(found):
         yield _row(name, found["split"][name], share)
     yield "operations of a step (several may run at once)"
     total = sum(found["phases"].values()) or 1.0
-    for name, value in found["phases"].items():
+    for name, value in by_cost(found["phases"]):
         yield _row(name, value, value / total)
+    yield from (
+        f"  {name}: {text}" for name, text in phase_words(found["phases"])
+    )
     metrics = found["seconds"]["metrics"]
     yield "model and metrics, timed apart"
     yield f"  model+optimizer {milliseconds(max(0.0, found.step - metrics))}"
@@ -80,6 +90,16 @@ def lines(found):
         )
     yield f"eager calls: {found['eager share']:.0%} of the time in calls"
     yield from (f"- {text}" for text in (*found.findings, *found["notes"]))
+
+
+def by_cost(values):
+    """The pairs of a dict of numbers, the largest first."""
+    return sorted(values.items(), key=lambda pair: -pair[1])
+
+
+def phase_words(phases):
+    """Pairs of name and meaning of the phases that need a word."""
+    return [(k, text) for k, text in _PHASES.items() if k in phases]
 
 
 def _row(name, seconds, share):

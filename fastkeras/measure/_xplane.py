@@ -10,10 +10,11 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from tensorflow.compiler.xla.service import hlo_pb2
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from fastkeras._lib import checks
+from fastkeras._lib import scopes
+from fastkeras.measure import _thunks
 
 #: The parts of a step, an earlier one hides a later one.
 PARTS = ("compute", "copies", "input", "dispatch", "idle")
@@ -28,13 +29,15 @@ _NEXT = re.compile(
     rf"^({_EAGER})?IteratorGetNext(AsOptional)?(Op::DoCompute)?$"
 )
 _RUNTIME = ("ExecutorState::Process", "ExecutorDoneCallback")
-# An XLA program on the host, its thunks inside.
-_XLA = ("ThunkExecutor::Execute",)
 _PIPELINE = "tf_data"
 
 
 class Event(NamedTuple):
-    """Something that took a time, in seconds since the start of the trace."""
+    """Something that took a time, in seconds since the start of the trace.
+
+    Attributes:
+        own: Float, seconds without those of the events inside it.
+    """
 
     start: float
     end: float
@@ -42,6 +45,7 @@ class Event(NamedTuple):
     part: str
     kind: str = ""
     phase: str = ""
+    own: float = 0.0
 
 
 class Trace(NamedTuple):
@@ -84,7 +88,7 @@ def read(folder, optimizers=()):
 def parse(space, optimizers=()):
     """Reads a profile; see `read`."""
     launches, events, spent = [], [], collections.Counter()
-    scopes = _hlo_scopes(space)
+    known = _thunks.instructions(space, lambda name: phase(name, optimizers))
     lines = [
         (plane, line, list(_spans(plane, line)))
         for plane in space.planes
@@ -104,15 +108,19 @@ def parse(space, optimizers=()):
                 "Profile a `fit` of at least one batch after warm-up.",
             )
         )
-    for plane, line, spans in lines:
+    thunks = _thunks.times([spans for *_, spans in lines], known)
+    for number, (plane, line, spans) in enumerate(lines):
         device = plane.name.startswith("/device:")
-        if line.name.startswith(_PIPELINE) and not device:
-            spans = [s for s in spans if _NEXT.match(s[2])]
-        for start, end, name, stats in spans:
+        pipeline = line.name.startswith(_PIPELINE) and not device
+        for index, (start, end, name, stats) in enumerate(spans):
+            if pipeline and not _NEXT.match(name):
+                continue
             main = id(line) in python
-            event = _classify(name, stats, device, main, scopes, optimizers)
+            event = _classify(name, stats, device, main, known, optimizers)
             if event:
-                events.append(Event(start, end, *event))
+                thunk = thunks.get((number, index))
+                end, own = thunk[:2] if thunk else (end, end - start)
+                events.append(Event(start, end, *event, own))
             if main and name.startswith(_EAGER) and not _NEXT.match(name):
                 traced = name.startswith(_EAGER + "__")
                 spent[traced] += _inside((start, end), launches)
@@ -137,18 +145,20 @@ def _value(plane, stat):
     return plane.stat_metadata[value].name if kind == "ref_value" else value
 
 
-def _classify(name, stats, device, main, scopes, optimizers):
+def _classify(name, stats, device, main, known, optimizers):
     """Name, part, kind and phase of an event; None for one of no interest."""
     if _COPY.search(name):
         return name, "copies", "", ""
     if _NEXT.match(name):
         return name, "input", "", ""
     if "hlo_op" in stats:
-        scope = scopes.get((stats.get("hlo_module"), stats["hlo_op"]), "")
-        kind = re.sub(r"[.\d]+$", "", stats["hlo_op"])
-        return scope or name, "compute", kind, phase(scope, optimizers)
-    if name in _XLA:
-        return name, "compute", "", ""
+        found = known.get(_thunks.key(stats))
+        kind = re.sub(r"[._\d]+$", "", stats["hlo_op"])
+        if found is None:
+            return name, "compute", kind, "other"
+        return found.name or name, "compute", kind, found.phase
+    if _thunks.is_executor(name):
+        return name, "compute", "", "runtime"
     operation = _OP.match(name)
     if operation and not main or device:
         path = stats.get("tf_op", name)
@@ -168,42 +178,32 @@ def _classify(name, stats, device, main, scopes, optimizers):
 
 
 def phase(path, optimizers):
-    """Forward, backward, optimizer or other, by the scopes of an operation.
+    """The phase of a step, by the scopes of an operation.
 
     Args:
         path: String, scopes and name between slashes.
         optimizers: Names of the optimizers.
     """
-    scopes = path.split("/")
-    if "gradient_tape" in scopes:
+    *around, name = path.split("/")
+    if scopes.METRICS in around:
+        return "metrics"
+    if scopes.FEED in around:
+        return "feed"
+    if "gradient_tape" in around:
         return "backward"
-    if any(s in optimizers for s in scopes):
+    if any(scope in optimizers for scope in around):
         return "optimizer"
-    inner = [s for s in scopes[:-1] if not _WRAPPER.match(s)]
-    return "forward" if inner else "other"
+    if not all(map(_WRAPPER.match, around)):
+        return "forward"
+    # The tape adds up what reaches a value by several ways.
+    return "backward" if _SUM.match(name) else "other"
 
 
+_SUM = re.compile(r"^AddN(_\d+)?$")
 _WRAPPER = re.compile(
     r"^(StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else"
     r"|loop_body|_\d+)(_\d+)?$"
 )
-
-
-def _hlo_scopes(space):
-    """TensorFlow's names of the instructions of XLA's programs."""
-    found = {}
-    for plane in space.planes:
-        if plane.name != "/host:metadata":
-            continue
-        for metadata in plane.event_metadata.values():
-            for stat in metadata.stats:
-                proto = hlo_pb2.HloProto.FromString(stat.bytes_value)
-                module = proto.hlo_module
-                for computation in module.computations:
-                    for instruction in computation.instructions:
-                        key = (module.name, instruction.name)
-                        found[key] = instruction.metadata.op_name
-    return found
 
 
 def _inside(span, windows):

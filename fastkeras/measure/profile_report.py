@@ -25,9 +25,12 @@ class Profile(Receipt):
     - `split`: dict of `compute`, `copies`, `input`, `dispatch` and `idle`;
       together they are the step.
     - `input`: dict, whether the input is the `bound`, and its `share`.
-    - `phases`: dict of `forward`, `backward`, `optimizer`, `other`, `eager`
-      to the seconds of their operations in a step; several may run at once,
-      so that together they can be more than the step.
+    - `phases`: dict of phase to the seconds of its operations in a step;
+      several may run at once, so that together they can be more than the
+      step. `forward` (the loss with it), `backward`, `optimizer`, `metrics`;
+      `feed` takes rows from arrays; `runtime` is XLA between its operations;
+      `eager` is run one by one from Python; `other` is in no scope of a
+      layer, a loss or these.
     - `ops`: list of dicts, the dearest operations, each with its `count` and
       `seconds` in a step.
     - `metrics`: dict of metric to the seconds of its update.

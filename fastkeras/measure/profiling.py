@@ -101,7 +101,7 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
             )
         )
     _build(model, pipeline.spec)
-    with as_before(model):
+    with as_before(model), _metric_cost.named(model):
         return _measure(model, pipeline, count, steps, log_dir, say)
 
 
@@ -228,14 +228,15 @@ def _operations(trace, windows, steps):
     seconds, counts = collections.Counter(), collections.Counter()
     begins = [begin for begin, _ in windows]
     for event in trace.events:
-        if event.part != "compute" or not event.kind:
+        if event.part != "compute":
             continue
         place = bisect.bisect(begins, event.start) - 1
         if place >= 0 and event.start < windows[place][1]:
-            key = (event.name, event.kind, event.phase)
-            seconds[key] += (event.end - event.start) / steps
-            counts[key] += 1
-            phases[event.phase] += (event.end - event.start) / steps
+            phases[event.phase] += event.own / steps
+            if event.kind:
+                key = (event.name, event.kind, event.phase)
+                seconds[key] += event.own / steps
+                counts[key] += 1
     ops = [
         {
             "name": name,

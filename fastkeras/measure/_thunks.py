@@ -1,0 +1,280 @@
+"""XLA's programs in a trace: where their instructions come from, how long
+they ran.
+
+On the host an instruction may go on, on threads of its own, when its event
+has ended; an event named `end: ` says when it was done. A loop's event holds
+those of its body.
+"""
+
+import bisect
+import collections
+from typing import NamedTuple
+
+from tensorflow.compiler.xla.service import hlo_pb2
+
+# Runs instructions that are ready, one after the other; what is done between
+# them is its own.
+_EXECUTOR = "ThunkExecutor::Execute"
+_DONE = "end: "
+# Instructions that only run others.
+_CONTROL = ("while", "conditional", "call")
+# Stands for an argument of the program, whatever it is used for.
+_ARGUMENT = "XLA_Args"
+
+
+class Instruction(NamedTuple):
+    """What is known of an instruction.
+
+    Attributes:
+        name: String, TensorFlow's, scopes between slashes.
+        phase: String.
+        control: Bool, whether it only runs others.
+    """
+
+    name: str
+    phase: str
+    control: bool
+
+
+def instructions(space, phase):
+    """What the instructions of the programs of a trace belong to.
+
+    Args:
+        space: XSpace.
+        phase: Function of a name to the phase of a step.
+
+    Returns:
+        Dict of program's number and name and the instruction's name to
+        `Instruction`.
+    """
+    found = {}
+    for plane in space.planes:
+        if plane.name != "/host:metadata":
+            continue
+        for number, metadata in plane.event_metadata.items():
+            for stat in metadata.stats:
+                proto = hlo_pb2.HloProto.FromString(stat.bytes_value)
+                module = proto.hlo_module
+                for name, value in _of_module(module, phase):
+                    found[number, module.name, name] = value
+    return found
+
+
+def key(stats):
+    """The key of an event's instruction in `instructions`."""
+    number = stats.get("program_id", 0)
+    return number, stats.get("hlo_module"), stats["hlo_op"]
+
+
+def _of_module(module, phase):
+    """Yields name and `Instruction` of each instruction of a program."""
+    callers = {
+        number: instruction
+        for computation in module.computations
+        for instruction in computation.instructions
+        for number in instruction.called_computation_ids
+    }
+    for computation in module.computations:
+        caller = callers.get(computation.id)
+        outside = _own(caller) if caller else ""
+        near = _Near(computation, phase)
+        for instruction in computation.instructions:
+            path = _own(instruction)
+            name = path
+            if not path:
+                path = near.path(instruction) or outside
+                name = f"{instruction.name} (near {path})" if path else ""
+            control = instruction.opcode in _CONTROL
+            yield instruction.name, Instruction(name, phase(path), control)
+
+
+def _own(instruction):
+    path = instruction.metadata.op_name
+    return "" if path == _ARGUMENT else path
+
+
+class _Near:
+    """Names for instructions that XLA made itself, which have none.
+
+    They go with the last phase they are computed from; what is computed from
+    arguments alone, with the first that uses it.
+    """
+
+    _ORDER = ("feed", "forward", "backward", "metrics", "optimizer")
+
+    def __init__(self, computation, phase):
+        self._phase = phase
+        self._byid = {i.id: i for i in computation.instructions}
+        self._users = collections.defaultdict(list)
+        for instruction in computation.instructions:
+            for number in instruction.operand_ids:
+                self._users[number].append(instruction.id)
+
+    def path(self, instruction):
+        """The name of a neighbour, or ""."""
+        return self._before(instruction) or min(
+            self._nearest(
+                instruction,
+                lambda i: self._users[i.id],
+                lambda i: _own(i) or self._before(i),
+            ),
+            key=self._rank,
+            default="",
+        )
+
+    def _before(self, instruction):
+        paths = self._nearest(instruction, lambda i: i.operand_ids, _own)
+        return max(paths, key=self._rank, default="")
+
+    def _rank(self, path):
+        return self._ORDER.index(self._phase(path))
+
+    def _nearest(self, instruction, step, name):
+        """The names of the nearest instructions that have a phase."""
+        seen, level = {instruction.id}, [instruction]
+        while level:
+            numbers = {n for i in level for n in step(i)} - seen
+            seen |= numbers
+            level = [self._byid[n] for n in sorted(numbers)]
+            paths = [
+                path
+                for path in map(name, level)
+                if self._phase(path) in self._ORDER
+            ]
+            if paths:
+                return paths
+        return []
+
+
+class Thunk(NamedTuple):
+    """An event of XLA on the host.
+
+    Attributes:
+        end: Float, when what it began was done.
+        seconds: Float, its own.
+        control: Bool, whether it only runs others.
+    """
+
+    end: float
+    seconds: float
+    control: bool
+
+
+def times(lines, known):
+    """When XLA's events on the host really ended, and their own time.
+
+    Args:
+        lines: List of lists of spans `(start, end, name, statistics)`, a list
+            for each thread.
+        known: Dict, of `instructions`.
+
+    Returns:
+        Dict of index of line and index of span to `Thunk`. The executor's own
+        is the time in which no instruction is under way.
+    """
+    done = _done(lines)
+    own = {
+        (number, index): seconds
+        for number, spans in enumerate(lines)
+        for index, seconds in _own_seconds(spans).items()
+    }
+    found, executors = {}, []
+    for place, seconds in own.items():
+        span = lines[place[0]][place[1]]
+        _, end, name, stats = span
+        if name == _EXECUTOR:
+            executors.append((*span[:2], place))
+        else:
+            last = max(end, done.get(stats.get("_p"), end))
+            found[place] = Thunk(last, seconds, _runs(span, known))
+    work = [
+        (lines[n][i][0], lines[n][i][1], thunk.end)
+        for (n, i), thunk in found.items()
+        if not thunk.control
+    ]
+    seen = _Busy((start, end) for start, end, _ in work)
+    for place, thunk in found.items():
+        if not thunk.control:
+            # Of the time after its event, what no other has.
+            late = seen.free(lines[place[0]][place[1]][1], thunk.end)
+            found[place] = thunk._replace(seconds=thunk.seconds + late)
+    busy, until = _Busy((start, last) for start, _, last in work), 0.0
+    for start, end, place in sorted(executors):
+        seconds = busy.free(max(start, until), end) if end > until else 0.0
+        found[place] = Thunk(end, seconds, True)
+        until = max(end, until)
+    return found
+
+
+def is_executor(name):
+    """Whether an event is that of the executor."""
+    return name == _EXECUTOR
+
+
+def _runs(span, known):
+    """Whether a span only runs others."""
+    found = known.get(key(span[3]))
+    return found is not None and found.control
+
+
+def _own_seconds(spans):
+    """Index of each event of XLA to its seconds without those inside."""
+    order = sorted(
+        (
+            index
+            for index, (_, _, name, stats) in enumerate(spans)
+            if name == _EXECUTOR or "hlo_op" in stats
+        ),
+        key=lambda index: (spans[index][0], -spans[index][1]),
+    )
+    own, open_ = {}, []
+    for index in order:
+        start, end = spans[index][:2]
+        while open_ and spans[open_[-1]][1] <= start:
+            open_.pop()
+        if open_:
+            own[open_[-1]] -= end - start
+        own[index] = end - start
+        open_.append(index)
+    return own
+
+
+def _done(lines):
+    """Number of each instruction's run to the moment it was done."""
+    found = {}
+    for spans in lines:
+        previous = None
+        for span in sorted(spans, key=lambda s: (s[1], -s[0])):
+            start, _, name, stats = span
+            if name.startswith(_DONE) and "_c" in stats:
+                # Those that waited for it are run before its end is noted.
+                waited = previous and previous[2] == _EXECUTOR
+                found[stats["_c"]] = previous[0] if waited else start
+            previous = span
+    return found
+
+
+class _Busy:
+    """The union of spans."""
+
+    def __init__(self, spans):
+        self._starts, self._ends, self._sums = [], [], [0.0]
+        for start, end in sorted(spans):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+        for start, end in zip(self._starts, self._ends, strict=True):
+            self._sums.append(self._sums[-1] + end - start)
+
+    def free(self, start, end):
+        """Seconds between two moments that no span covers."""
+        return end - start - (self._until(end) - self._until(start))
+
+    def _until(self, moment):
+        place = bisect.bisect(self._starts, moment)
+        if not place:
+            return 0.0
+        over = max(0.0, self._ends[place - 1] - moment)
+        return self._sums[place] - over
