@@ -178,7 +178,9 @@ def pure_half(facts):
     half = [
         v.path for v in facts.model.trainable_variables if v.dtype == "float16"
     ]
+    # Adafactor has two; the first is added to squares.
     epsilon = getattr(facts.optimizer, "epsilon", None)
+    epsilon = getattr(facts.optimizer, "epsilon_1", epsilon)
     if not half or epsilon is None or epsilon >= LEAST_EPSILON:
         return None
     return Advice(

@@ -19,7 +19,9 @@ class JitToggle(Monitor):
     """Turns `jit_compile` on or off at the beginning of an epoch.
 
     The step is made anew, and traced once more. Weights, optimizer, metrics,
-    loss scale, history and counters go on as they were.
+    loss scale, history and counters go on as they were. A FastModel draws the
+    same random numbers with XLA and without; a `keras.Model` with Dropout and
+    the like draws others from there on.
 
     Args:
         at_epoch: Integer >= 0, the epoch as `fit` counts them.

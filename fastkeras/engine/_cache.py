@@ -18,8 +18,8 @@ import keras
 import tensorflow as tf
 
 from fastkeras._lib import private
+from fastkeras._lib.machine import machine
 from fastkeras._lib.warn import warn
-from fastkeras.engine import _report
 
 #: The variable that names the folder of the file.
 FOLDER = "FASTKERAS_CACHE_DIR"
@@ -56,7 +56,7 @@ def signature(model, name, feed):
         repr(model.perf),
         model.requested_jit,
         (tf.__version__, keras.__version__),
-        _report.machine(),
+        machine(),
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

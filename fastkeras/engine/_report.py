@@ -1,13 +1,11 @@
 """Gathers the receipt of a model: `model.perf_report()`."""
 
-import os
-import platform
-
-import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import replicas
+from fastkeras._lib.machine import machine
+from fastkeras._lib.machine import versions
 from fastkeras.engine import _tiers
 from fastkeras.measure import receipt
 from fastkeras.measure import stats
@@ -44,11 +42,7 @@ def report(model):
         )
     values = {
         "machine": machine(),
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": tf.__version__,
-            "keras": keras.__version__,
-        },
+        "versions": versions(),
         "model": {
             "name": model.name,
             "parameters": model.count_params() if model.built else "not built",
@@ -67,28 +61,6 @@ def report(model):
     if model.predictor is not None and model.predictor.ledger.entries:
         values["predict_step"] = _predictor(model.predictor)
     return receipt.Receipt(values)
-
-
-def machine():
-    """Processor, cores, GPUs and system, as a dict."""
-    names = []
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [x for x in lines if x.startswith("model name")]
-    except FileNotFoundError:
-        pass
-    if names:
-        name = names[0].split(":", 1)[1].strip()
-    else:
-        # This one may start a process.
-        name = platform.processor() or platform.machine()
-    gpus = tf.config.list_physical_devices("GPU")
-    return {
-        "processor": name,
-        "cores": os.cpu_count(),
-        "gpus": len(gpus),
-        "system": platform.platform(terse=True),
-    }
 
 
 def _plan(model):

@@ -1,5 +1,7 @@
 """The stream feed: batches of anything Keras takes, one epoch at a time."""
 
+import time
+
 import tensorflow as tf
 
 from fastkeras._lib import checks
@@ -60,6 +62,7 @@ class Stream(Feed):
         self._rows = 0
         self._error = None
         self._iterator = None
+        self._spent = _iterators.Spent()
         self._rest = None
         self._seen = 0
         self._fresh = True
@@ -100,6 +103,7 @@ class Stream(Feed):
     def _begin_iterator(self):
         self._random = randomness.host_state()
         self._iterator = iter(self._dataset)
+        self._since = time.monotonic()
         self._begun += 1
         self._pulled = 0
         self._saved = None
@@ -277,6 +281,7 @@ class Stream(Feed):
     def _ended(self, seen):
         if self._fresh:
             raise ValueError(NO_DATA)
+        self._spent.add(self._iterator, self._since)
         self._iterator = None
         self.is_spent = self._once
         if self.steps is None:

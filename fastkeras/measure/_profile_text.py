@@ -64,8 +64,8 @@ def lines(found):
     eager = "run_eagerly=True" if run["eager"] else "run_eagerly=False"
     yield (
         f"{found['model']}: {milliseconds(found.step)} a step "
-        f"({run['steps']} steps, {run['steps per launch']:.3g} a launch, "
-        f"{run['tier']}, {eager})"
+        f"({run['steps']} steps, {run['steps per launch']:.3g} a launch on "
+        f"average, {run['tier']}, {eager})"
     )
     for name, share in found.shares.items():
         yield _row(name, found["split"][name], share)

@@ -18,6 +18,7 @@ class Profile(Receipt):
 
     Printed as a text with a bar for each part. Sections:
 
+    - `machine` and `versions`: dicts, of what it was made on.
     - `run`: dict, steps, steps per epoch and per launch, tier, whether eager.
     - `seconds`: dict of the control runs: a `step` on its data, a
       `step on one batch`, a batch of the `pipeline alone`, an

@@ -27,6 +27,8 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras._lib.machine import machine
+from fastkeras._lib.machine import versions
 from fastkeras.measure import _metric_cost
 from fastkeras.measure import _pipeline
 from fastkeras.measure import _xplane
@@ -140,6 +142,8 @@ def _measure(model, pipeline, count, steps, log_dir, say):
     return Profile(
         {
             "format": _FORMAT,
+            "machine": machine(),
+            "versions": versions(),
             "model": model.name,
             "run": {
                 "steps": count * epochs,

@@ -17,6 +17,7 @@ from fastkeras.advise._rules import RULES
 from fastkeras.measure import ManualClock
 from tests.advise._models import ROWS
 from tests.advise._models import Eager
+from tests.advise._models import MakingALayer
 from tests.advise._models import arrays
 from tests.advise._models import dense
 from tests.advise._models import fast
@@ -286,3 +287,11 @@ def test_a_fast_model_is_compiled_anew_and_trains_the_same():
 
     for one, other in zip(run(True), run(False), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [keras.Model, fk.FastModel])
+def test_a_layer_made_in_call_is_told_though_the_step_fails(cls):
+    told = fk.advise(dense(cls, [MakingALayer()]), arrays())
+    assert "variables made in the step" in [a.rule for a in told]
+    spared = fk.advise(dense(cls, [keras.layers.Dense(4)]), arrays())
+    assert "variables made in the step" not in [a.rule for a in spared]

@@ -315,6 +315,12 @@ CASES = [
         lambda: half("float16", ADAM(epsilon=1e-4)),
     ),
     (
+        _compute.pure_half,
+        lambda: half("float16", keras.optimizers.Adafactor()),
+        "epsilon=1e-30",
+        lambda: half("float16", keras.optimizers.Adafactor(epsilon_1=1e-4)),
+    ),
+    (
         _compute.half_outputs,
         lambda: half("mixed_float16", head="mixed_float16"),
         "half are float16",

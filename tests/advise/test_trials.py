@@ -215,3 +215,41 @@ def test_settings_are_plain_values_as_a_dict():
     assert advice(perf=[Microbatch(2)]).to_dict()["settings"] == {
         "perf": ["Microbatch(size=2, budget_bytes=None)"]
     }
+
+
+class Failing(Turns):
+    """Raises when the way that is tried has been timed once."""
+
+    def __init__(self, error):
+        super().__init__(0.5)
+        self.error = error
+
+    def now(self):
+        if self.count == 5:
+            raise self.error
+        return super().now()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
+def test_what_ends_a_trial_leaves_the_model_as_it_was(error):
+    model = trained(dense(fk.FastModel))
+    before, plan = snapshot(model), model.perf
+    pinned = advice(execution={"signature": "pin"})
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            tried(model, pinned, clock=Failing(error))
+    else:
+        (found,) = tried(model, pinned, clock=Failing(error))
+        assert "not kept, it fails: RuntimeError: boom" in found.receipt
+        assert not found.kept
+    assert same(before, snapshot(model))
+    assert model.perf == plan
+
+
+def test_a_pinned_signature_is_tried_and_kept_where_it_is_faster():
+    model = trained(dense(fk.FastModel))
+    pinned = advice(execution={"signature": "pin"})
+    (found,) = tried(model, pinned)
+    assert found.kept and model.perf.execution.signature == "pin"
+    (found,) = tried(trained(dense(fk.FastModel)), pinned, seconds=2.0)
+    assert not found.kept
