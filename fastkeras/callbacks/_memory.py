@@ -1,4 +1,4 @@
-"""The lists of this process that hold tensors."""
+"""What this process holds: containers of tensors, and graphs of functions."""
 
 import collections
 import gc
@@ -7,31 +7,84 @@ import numpy as np
 import tensorflow as tf
 
 _ARRAYS = (tf.Tensor, np.ndarray)
+_CONTAINERS = (list, tuple, dict, set, collections.deque)
 
 
-def largest_list(least):
-    """The list or deque with most bytes of tensors or arrays in it.
+class Held:
+    """The containers of tensors or arrays that are alive at a moment.
 
-    Args:
-        least: Integer, bytes below which a list is left out.
-
-    Returns:
-        Tuple of its name, its length and its bytes; None if there is none.
+    Attributes:
+        sizes: Dict of the id of a container to its bytes.
+        graphs: Integer, graphs of functions that are alive.
     """
-    best = None, least
-    for one in gc.get_objects():
-        if type(one) not in (list, collections.deque):
-            continue
-        # Not by index: a list that another thread is still filling has holes.
-        members = gc.get_referents(one)
-        # The first alone is looked at, as there are many lists.
-        if members and issubclass(type(members[0]), _ARRAYS):
-            size = sum(map(_size, members))
-            if size > best[1]:
-                best = one, size
-    if best[0] is None:
+
+    def __init__(self):
+        self.graphs = 0
+        self.sizes = {}
+        for one in _objects():
+            kind = type(one)
+            if kind in _CONTAINERS and kind is not tuple:
+                size = _held(one)
+                if size:
+                    self.sizes[id(one)] = size
+            elif issubclass(kind, tf.Graph):
+                self.graphs += 1
+
+    def grown(self, least):
+        """The container that has grown most since then.
+
+        Args:
+            least: Integer, bytes of growth below which one is left out.
+
+        Returns:
+            Tuple of its name, its length and its bytes; None if there is none.
+        """
+        now = Held().sizes
+        growths = {k: v - self.sizes.get(k, 0) for k, v in now.items()}
+        key = max(growths, key=growths.get, default=None)
+        if key is None or growths[key] < least:
+            return None
+        for one in _objects():
+            if id(one) == key:
+                return _name(one), len(one), now[key]
         return None
-    return _name(best[0]), len(best[0]), best[1]
+
+
+def _objects():
+    """All objects that hold others."""
+    for one in gc.get_objects():
+        yield one
+        # Python leaves out dicts of numbers and NumPy's arrays.
+        for member in gc.get_referents(one):
+            if type(member) is dict and not gc.is_tracked(member):
+                yield member
+
+
+def _held(container, deep=True):
+    """Bytes of the arrays in a container, and in those that are its members.
+
+    Of many members the first tells the kind of all, as there are many
+    containers.
+    """
+    # Not by index: a list that another thread is still filling has holes.
+    members = gc.get_referents(container)
+    # Those of a dict are its keys too.
+    if not any(_is_of_arrays(m, deep) for m in members[:2]):
+        return 0
+    return sum(
+        _held(m, deep=False) if type(m) in _CONTAINERS else _size(m)
+        for m in members
+    )
+
+
+def _is_of_arrays(member, deep):
+    if issubclass(type(member), _ARRAYS):
+        return True
+    if not deep or type(member) not in _CONTAINERS:
+        return False
+    return any(
+        issubclass(type(m), _ARRAYS) for m in gc.get_referents(member)[:2]
+    )
 
 
 def _size(value):

@@ -68,6 +68,8 @@ class MemoryMonitor(Monitor):
         self.suspect = ""
         self._made = None, 0
         self._runner = None
+        self._before = None
+        self._since = 0
 
     @property
     def growth(self):
@@ -143,6 +145,8 @@ class MemoryMonitor(Monitor):
             )
             for device in tf.config.list_logical_devices("GPU")
         }
+        self.largest_activation = _largest_activation(self.model)
+        self._look_at_what_is_held()
         grown = self.growth or 0
         if grown > self.limit_mb * MB and not self.suspect:
             self.suspect = self._find_suspect(grown)
@@ -153,6 +157,13 @@ class MemoryMonitor(Monitor):
 
     # Parts.
 
+    def _look_at_what_is_held(self):
+        """Notes it at the first growth: what has grown is the suspect."""
+        if self._before is None and len(self.host) > 1:
+            if self.host[-1] - self.host[-2] > self.limit_mb * MB:
+                self._before = _memory.Held()
+                self._since = len(self.traces)
+
     def _find_suspect(self, grown):
         later = self.traces[1:]
         if later and min(later[-ENOUGH:]) > 0:
@@ -160,16 +171,26 @@ class MemoryMonitor(Monitor):
                 f"Suspect: the cache of functions; {later[-1]} trace(s) in "
                 "this epoch, and each is kept. RetraceMonitor tells why."
             )
-        found = _memory.largest_list(grown)
+        found = self._before.grown(grown / 2)
         if found:
             name, count, size = found
             return (
-                f"Suspect: {name}, which holds {count} tensors or arrays of "
-                f"{memory(size)} in all. Keep numbers "
+                f"Suspect: {name}, which grows; it holds {count} tensors or "
+                f"arrays of {memory(size)} in all. Keep numbers "
                 "(`float(value)`) in place of tensors, or only the last few."
             )
+        graphs = _memory.Held().graphs - self._before.graphs
+        traces = self.traces[self._since :]
+        if graphs >= len(traces) and not any(traces):
+            return (
+                "Suspect: the cache of functions outside of the model's steps; "
+                f"{graphs} more graphs are alive than {len(traces)} epoch(s) "
+                "before. "
+                "Make a `tf.function` once, not in each epoch, and give it "
+                "tensors in place of Python numbers."
+            )
         return (
-            "No function is traced again and no list of tensors is large: "
+            "No function is traced again and no list of tensors grows: "
             "look at what the data pipeline caches (`cache()`, a large "
             "`shuffle` buffer)."
         )

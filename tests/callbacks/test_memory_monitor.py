@@ -55,22 +55,61 @@ def test_a_growth_is_measured_and_its_list_found_by_name(base):
     with pytest.warns(FastKerasWarning) as told:
         monitor = watch(network(base), Hoards())
     text = str(told[0].message)
-    assert "the list `Hoards.losses`, which holds " in text
+    assert "the list `Hoards.losses`, which grows; it holds " in text
     # The first epoch is past, then three growths.
-    assert "holds 4 tensors or arrays of 160.0 MB" in text
+    assert "it holds 4 tensors or arrays of 160.0 MB" in text
     assert monitor.growth == pytest.approx(40 * MB, rel=0.2)
     assert len(monitor.host) == 6
     assert monitor.host_peak >= max(monitor.host)
     assert len([w for w in told if "grows" in str(w.message)]) == 1
 
 
-def test_a_list_of_tensors_is_sized_and_named():
-    hoard = Hoards()
-    hoard.losses = [tf.zeros([1000]) for _ in range(50)]
-    expected = ("the list `Hoards.losses`", 50, 200_000)
-    assert _memory.largest_list(least=150_000) == expected
-    del hoard.losses[:20]
-    assert _memory.largest_list(least=150_000) is None
+def zeros(count):
+    return [tf.zeros([1000]) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "name", "length"),
+    [
+        (lambda: zeros(50), "list", 50),
+        (lambda: dict(enumerate(zeros(50))), "dict", 50),
+        (lambda: {k: np.zeros(500) for k in range(50)}, "dict", 50),
+        (lambda: [(one, 1.0) for one in zeros(50)], "list", 50),
+        (lambda: [{"loss": one} for one in zeros(50)], "list", 50),
+    ],
+)
+def test_what_grows_is_sized_and_named(kept, name, length):
+    class Keeps:
+        pass
+
+    one, data = Keeps(), [np.zeros(10**6)] * 3
+    before = _memory.Held()
+    one.values = kept()
+    expected = (f"the {name} `Keeps.values`", length, 200_000)
+    assert before.grown(least=150_000) == expected
+    # The data are larger, but were there.
+    assert len(data) == 3
+    assert _memory.Held().grown(least=150_000) is None
+    assert before.grown(least=250_000) is None
+
+
+class Traces(keras.callbacks.Callback):
+    """Has a function of its own traced in each epoch, and takes 40 MB."""
+
+    def __init__(self):
+        super().__init__()
+        self.functions = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        function = tf.function(lambda x: x + 1.0)
+        function(tf.zeros([]))
+        self.functions.append(function)
+        self.weight = np.full([10 * MB * (epoch + 1)], 1.0, "float32")
+
+
+def test_functions_that_a_callback_traces_are_suspected():
+    with pytest.warns(FastKerasWarning, match=r"\d+ more graphs are alive"):
+        watch(network(perf=fk.perf.Execution(steps_per_launch=1)), Traces())
 
 
 def test_traces_in_each_epoch_are_the_first_suspect():
