@@ -1,9 +1,13 @@
 """The known causes of a retrace, and the fix for each."""
 
 from fastkeras.engine._ledger import NOTHING
+from fastkeras.engine._ledger import SIZE
+from fastkeras.engine._ledger import WINDOW
 
 LAST_BATCH = "the last batch is smaller"
+LAST_WINDOW = "the last update has fewer batches"
 ROWS = "the number of rows varies"
+ARRAYS = "the arrays have another number of rows"
 BATCH_SIZE = "the batch size changed"
 LENGTH = "the length varies"
 RANK = "the number of dimensions changed"
@@ -20,6 +24,9 @@ FIXES = {
     "fill it up (`perf=[PadBatches()]`): the same update.",
     ROWS: "Batch all the data alike, with `drop_remainder=True`, or have a "
     "FastModel fill the batches up (`perf=[PadBatches()]`).",
+    LAST_WINDOW: "Give an epoch a number of batches that `Accumulate(steps)` "
+    "divides, or let it be: it is traced once, and weighs what it holds.",
+    ARRAYS: "Nothing is to be done for a few lengths: each is traced once.",
     BATCH_SIZE: "Give each call the same `batch_size`, where it can be.",
     LENGTH: "Pad to a few lengths, such as the next multiple of 16. Where the "
     "model has a mask, a FastModel does it: "
@@ -52,6 +59,8 @@ def cause(entry, last):
     changes = entry.changes
     if not changes:
         return CONTEXT
+    if any(new.path == WINDOW for _, new in changes):
+        return LAST_WINDOW
     dtypes = {leaf.dtype for pair in changes for leaf in pair}
     if NOTHING in dtypes:
         return STRUCTURE
@@ -59,9 +68,12 @@ def cause(entry, last):
         return PYTHON
     if any(old.dtype != new.dtype for old, new in changes):
         return DTYPE
-    if any(new.path == "batch_size" for _, new in changes):
+    if any(new.path == SIZE for _, new in changes):
         return BATCH_SIZE
-    return _cause_of_shapes([(a.shape, b.shape) for a, b in changes], last)
+    found = _cause_of_shapes([(a.shape, b.shape) for a, b in changes], last)
+    # Its data are whole arrays, not batches.
+    is_whole = "resident" in entry.function and found in (ROWS, LAST_BATCH)
+    return ARRAYS if is_whole else found
 
 
 def _cause_of_shapes(shapes, last):

@@ -8,6 +8,7 @@ from fastkeras.callbacks._traces import is_intended
 from fastkeras.callbacks._traces import keras_traces
 from fastkeras.callbacks._traces import made_so_far
 from fastkeras.callbacks._traces import new_entries
+from fastkeras.engine._ledger import SIZE
 
 
 @dataclasses.dataclass
@@ -100,17 +101,25 @@ def _cause(entry, before, last):
         return _causes.cause(entry, last)
     if last and any(map(_of_rows, before)) and not _of_rows(entry):
         # That of a batch which the others' loop can't take.
-        return _causes.LAST_BATCH
+        sizes = [leaf.shape for leaf in before[-1].new if leaf.path == SIZE]
+        is_full = sizes and set(_rows(entry)) == set(sizes)
+        return _causes.LAST_WINDOW if is_full else _causes.LAST_BATCH
     return None
+
+
+def _rows(entry):
+    """The rows of each part of a batch."""
+    shapes = [leaf.shape for leaf in entry.new if isinstance(leaf.shape, tuple)]
+    return [shape[0] for shape in shapes if shape]
 
 
 def _compared(entry, before):
     """An entry of a batch on its own, beside the batches of a loop."""
-    old = [leaf for leaf in before[-1].new if leaf.path == "batch_size"]
-    rows = [leaf.shape[:1] for leaf in entry.new if leaf.shape]
+    old = [leaf for leaf in before[-1].new if leaf.path == SIZE]
+    rows = _rows(entry)
     if not old or not rows:
         return entry
-    new = old[0]._replace(shape=rows[0][0])
+    new = old[0]._replace(shape=min(rows, key=lambda n: n or 0))
     return dataclasses.replace(entry, old=(old[0],), new=(new,))
 
 

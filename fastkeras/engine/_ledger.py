@@ -12,6 +12,7 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras.engine._feed import Feed
 from fastkeras.perf._padding import Padded
+from fastkeras.perf._parts import Window
 
 #: Seconds after which a compilation that goes on is spoken of.
 SLOW_COMPILE = 30.0
@@ -19,6 +20,10 @@ SLOW_COMPILE = 30.0
 _PYTHON = (bool, int, float, complex, str, bytes)
 #: The dtype of a part of the data that is not there.
 NOTHING = "nothing"
+#: The paths that stand for the rows of a batch where these are gathered from
+#: arrays, and for the number of batches in a window.
+SIZE = "batch_size"
+WINDOW = "batches of an update"
 _NAMES = ("x", "y", "sample_weight")
 
 
@@ -179,8 +184,14 @@ def spec_of(data):
     """Tuple of a `Leaf` for each tensor, spec or Python value of data."""
     rows = ()
     if isinstance(data, Feed):
-        rows = (Leaf("batch_size", "", data.batch_size),)
+        rows = (Leaf(SIZE, "", data.batch_size),)
         data = data.data
+    if isinstance(data, Window):
+        return (Leaf(WINDOW, "", len(data.batches)),) + tuple(
+            leaf._replace(path=f"{leaf.path} of batch {k}")
+            for k, batch in enumerate(data.batches, 1)
+            for leaf in spec_of(batch)
+        )
     if isinstance(data, Padded):
         data = data.data
     names = _NAMES if isinstance(data, tuple) else ()

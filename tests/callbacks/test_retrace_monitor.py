@@ -17,6 +17,7 @@ X = np.random.RandomState(0).randn(103, 4).astype("float32")
 Y = X[:, :1]
 # One tier, so that nothing is compiled but the step.
 ONE = fk.perf.Execution(feed="stream", steps_per_launch=1)
+ONE_STEP = fk.perf.Execution(steps_per_launch=1, jit=False)
 
 
 def network(base=fk.FastModel, **options):
@@ -329,3 +330,29 @@ def test_arguments_are_checked_and_the_callback_copies():
         RetraceMonitor(limit=-1)
     twin = copy.deepcopy(RetraceMonitor("raise", limit=3))
     assert (twin.action, twin.limit, twin.events) == ("raise", 3, [])
+
+
+@pytest.mark.parametrize("is_dataset", [True, False])
+def test_a_last_window_with_fewer_batches_is_told(is_dataset):
+    def causes(rows):
+        x, y = X[:rows], Y[:rows]
+        data = x, y
+        if is_dataset:
+            data = (tf.data.Dataset.from_tensor_slices((x, y)).batch(10),)
+        model = network(perf=[fk.perf.Accumulate(2), ONE_STEP])
+        size = {} if is_dataset else {"batch_size": 10}
+        monitor = watch(model, *data, epochs=2, **size)
+        return [e.cause for e in monitor.events]
+
+    assert causes(40) == []
+    assert causes(50) == ["the last update has fewer batches"]
+    assert causes(38) != ["the last update has fewer batches"]
+
+
+def test_arrays_of_another_length_are_no_smaller_last_batch():
+    model = network(jit_compile=True)
+    monitor = RetraceMonitor("ignore")
+    for rows in (40, 80, 20):
+        model.fit(X[:rows], Y[:rows], 10, verbose=0, callbacks=[monitor])
+    causes = {e.cause for e in monitor.events}
+    assert causes == {"the arrays have another number of rows"}
