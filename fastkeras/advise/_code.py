@@ -18,8 +18,6 @@ from fastkeras._lib import private
 _ENTRIES = ("call", "train_step", "compute_loss", "compute_metrics")
 _LIBRARIES = ("keras", "tensorflow", "fastkeras")
 _MAKERS = {"Variable", "add_weight", "add_variable"}
-#: Attributes that hold what Keras itself keeps of a layer or a model.
-_KERAS_OWN = {*vars(keras.Model()), *vars(keras.Sequential())}
 
 
 class Code:
@@ -155,6 +153,9 @@ def _written(call):
 
 
 def _lists(model, functions):
+    # What Keras itself keeps; with a name, as Keras counts those it gives.
+    bare = keras.Model(name="bare"), keras.Sequential(name="bare")
+    of_keras = {name for one in bare for name in vars(one)}
     places = {}
     for layer in private.flat_layers(model):
         name, cls = type(layer).__name__, type(layer)
@@ -162,7 +163,7 @@ def _lists(model, functions):
             continue
         own = {**vars(cls), **vars(layer)}
         places.update(
-            {f"{name}.{k}": v for k, v in own.items() if k not in _KERAS_OWN}
+            {f"{name}.{k}": v for k, v in own.items() if k not in of_keras}
         )
     for function in functions:
         seen = inspect.getclosurevars(function)

@@ -238,7 +238,7 @@ def one_step_epochs(facts):
     data = (
         "tf.data.Dataset.from_tensors(data)"
         if facts.data.is_arrays
-        else ("dataset")
+        else "dataset"
     )
     return Advice(
         "epochs of one step",

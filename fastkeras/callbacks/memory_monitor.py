@@ -145,7 +145,9 @@ class MemoryMonitor(Monitor):
             )
             for device in tf.config.list_logical_devices("GPU")
         }
-        self.largest_activation = _largest_activation(self.model)
+        if self.largest_activation is None:
+            # A model without an Input has its shapes by now.
+            self.largest_activation = _largest_activation(self.model)
         self._look_at_what_is_held()
         grown = self.growth or 0
         if grown > self.limit_mb * MB and not self.suspect:
