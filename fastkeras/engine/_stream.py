@@ -109,8 +109,9 @@ class Stream(Feed):
         self._saved = None
 
     def rewind(self):
-        """Makes the next epoch begin with the first batch."""
+        """Makes the next epoch begin anew; no iterator is left open."""
         self._iterator = None
+        self._spent = _iterators.Spent()
 
     def end(self):
         self._adapter.on_epoch_end()

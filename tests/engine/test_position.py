@@ -71,3 +71,20 @@ def test_an_error_leaves_no_iterator_open(method, monkeypatch):
     assert left_open() == 0
     monkeypatch.setattr(Stream, "rewind", lambda _: None)
     assert left_open() == 1
+
+
+def test_iterators_of_short_epochs_are_held_until_the_end_and_no_longer():
+    kind = type(iter(tf.data.Dataset.range(1)))
+
+    def count():
+        gc.collect()
+        return sum(type(o) is kind for o in gc.get_objects())
+
+    before, feed = count(), stream()
+    for _ in range(3):
+        epoch(feed, 9)
+        feed.end()
+    assert feed.iterator is None
+    assert before < count() <= before + 3
+    feed.rewind()
+    assert count() == before
