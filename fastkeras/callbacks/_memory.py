@@ -22,13 +22,10 @@ class Held:
         self.graphs = 0
         self.sizes = {}
         for one in _objects():
-            kind = type(one)
-            if kind in _CONTAINERS and kind is not tuple:
-                size = _held(one)
-                if size:
-                    self.sizes[id(one)] = size
-            elif issubclass(kind, tf.Graph):
-                self.graphs += 1
+            size = _held(one)
+            if size:
+                self.sizes[id(one)] = size
+            self.graphs += issubclass(type(one), tf.Graph)
 
     def grown(self, least):
         """The container that has grown most since then.
@@ -39,15 +36,15 @@ class Held:
         Returns:
             Tuple of its name, its length and its bytes; None if there is none.
         """
-        now = Held().sizes
-        growths = {k: v - self.sizes.get(k, 0) for k, v in now.items()}
-        key = max(growths, key=growths.get, default=None)
-        if key is None or growths[key] < least:
-            return None
+        found = None
         for one in _objects():
-            if id(one) == key:
-                return _name(one), len(one), now[key]
-        return None
+            size = _held(one)
+            growth = size - self.sizes.get(id(one), 0)
+            if size and growth >= least:
+                found, least = (one, size), growth
+        if found is None:
+            return None
+        return _name(found[0]), len(found[0]), found[1]
 
 
 def _objects():
@@ -66,14 +63,16 @@ def _held(container, deep=True):
     Of many members the first tells the kind of all, as there are many
     containers.
     """
+    kind = type(container)
+    if kind not in _CONTAINERS or (deep and kind is tuple):
+        return 0
     # Not by index: a list that another thread is still filling has holes.
     members = gc.get_referents(container)
     # Those of a dict are its keys too.
     if not any(_is_of_arrays(m, deep) for m in members[:2]):
         return 0
     return sum(
-        _held(m, deep=False) if type(m) in _CONTAINERS else _size(m)
-        for m in members
+        _size(m) + (_held(m, deep=False) if deep else 0) for m in members
     )
 
 

@@ -36,12 +36,14 @@ class Instruction(NamedTuple):
     control: bool
 
 
-def instructions(space, phase):
+def instructions(space, phase, programs):
     """What the instructions of the programs of a trace belong to.
 
     Args:
         space: XSpace.
         phase: Function of a name to the phase of a step.
+        programs: Set of the numbers of the programs that ran: a trace tells
+            of all that the process has compiled.
 
     Returns:
         Dict of program's number and name and the instruction's name to
@@ -51,13 +53,23 @@ def instructions(space, phase):
     for plane in space.planes:
         if plane.name != "/host:metadata":
             continue
-        for number, metadata in plane.event_metadata.items():
-            for stat in metadata.stats:
+        for number in programs & set(plane.event_metadata):
+            for stat in plane.event_metadata[number].stats:
                 proto = hlo_pb2.HloProto.FromString(stat.bytes_value)
                 module = proto.hlo_module
                 for name, value in _of_module(module, phase):
                     found[number, module.name, name] = value
     return found
+
+
+def programs(lines):
+    """Set of the numbers of the programs that ran; lines as in `times`."""
+    return {
+        key(stats)[0]
+        for spans in lines
+        for *_, stats in spans
+        if "hlo_op" in stats
+    }
 
 
 def key(stats):

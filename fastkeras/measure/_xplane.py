@@ -88,7 +88,6 @@ def read(folder, optimizers=()):
 def parse(space, optimizers=()):
     """Reads a profile; see `read`."""
     launches, events, spent = [], [], collections.Counter()
-    known = _thunks.instructions(space, lambda name: phase(name, optimizers))
     lines = [
         (plane, line, list(_spans(plane, line)))
         for plane in space.planes
@@ -108,7 +107,13 @@ def parse(space, optimizers=()):
                 "Profile a `fit` of at least one batch after warm-up.",
             )
         )
-    thunks = _thunks.times([spans for *_, spans in lines], known)
+    threads = [spans for *_, spans in lines]
+    known = _thunks.instructions(
+        space,
+        lambda name: phase(name, optimizers),
+        _thunks.programs(threads),
+    )
+    thunks = _thunks.times(threads, known)
     for number, (plane, line, spans) in enumerate(lines):
         device = plane.name.startswith("/device:")
         pipeline = line.name.startswith(_PIPELINE) and not device

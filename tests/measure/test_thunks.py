@@ -82,9 +82,15 @@ def test_what_xla_made_itself_goes_with_what_it_is_computed_from():
         ("weights", "adam/Sub", "filter", "moved"),
         ("sum", "AddN_1"),
     )
-    found = _thunks.instructions(
-        space, lambda name: _xplane.phase(name, ("adam",))
-    )
+
+    def read(programs):
+        return _thunks.instructions(
+            space, lambda name: _xplane.phase(name, ("adam",)), programs
+        )
+
+    ran = {"hlo_op": "relu", "program_id": 3, "hlo_module": "step"}
+    found = read(_thunks.programs([[(0, 1, "relu", ran)], []]))
+    assert read({4}) == {}
     phases = {key[2]: value.phase for key, value in found.items()}
     del phases["x"]
     assert phases == {
