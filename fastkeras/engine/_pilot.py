@@ -156,7 +156,8 @@ class Pilot:
         """Whether a trial of a tier is worth the time it may cost."""
         if {tier, self.tier} <= self.known.keys():
             gain = self._known_step(self.tier) - self._known_step(tier)
-            return gain * ahead > PAYBACK * self.known[tier][1]
+            if gain <= 0 or gain * ahead > PAYBACK * self.known[tier][1]:
+                return gain > 0
         if len(self._times[self.tier]) < SAMPLES:
             return False
         # What was spent so far is a fair guess at what is to come.

@@ -127,3 +127,22 @@ def test_what_a_profiler_slowed_down_is_not_kept(
     with profiler if profiled else contextlib.nullcontext():
         model.fit(X, Y, batch_size=1, epochs=30, verbose=0)
     assert file.exists() != profiled
+
+
+def test_what_is_known_to_be_faster_is_tried_no_later_than_what_is_not():
+    """Short fits, one after the other: no time ahead pays a compilation."""
+
+    def steps_before(known):
+        pilot = Pilot(["graph-step", "graph-loop"])
+        pilot.known = known
+        for done in range(1000):
+            tier, _ = pilot.next(lambda _: 0.17, 45, 45 - done % 45)
+            if tier == "graph-loop":
+                return done
+            pilot.note(tier, 1, 0.001)
+        return None
+
+    step = {"graph-step": (1e-3, 0.0)}
+    faster = steps_before({**step, "graph-loop": (5e-4, 0.3)})
+    assert 0 < faster <= steps_before({})
+    assert steps_before({**step, "graph-loop": (2e-3, 0.3)}) is None
