@@ -6,6 +6,7 @@ how many of all are still there. Each kind has a process of its own, forked
 once all is imported.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -44,6 +45,8 @@ def left_behind(form):
         )
         del model, inputs, hidden
         gc.collect()
+        # What lies free in the allocator is no one's.
+        ctypes.CDLL(None).malloc_trim(0)
         held.append(process.held())
     alive = sum(isinstance(o, keras.Model) for o in gc.get_objects())
     grown = (held[-1] - held[FIRST - 1]) / (MODELS - FIRST)
