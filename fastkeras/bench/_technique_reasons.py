@@ -106,14 +106,25 @@ def _checkpointing(facts, gain, added):
 
 
 def _accumulated(facts, gain, added):
-    return (
-        "adding up the gradients of four batches costs as much as the updates "
-        "it saves"
+    parts = facts.get("parts")
+    return parts and (
+        f"it saves three updates of four, each {_share(parts, 'update')}, and "
+        "adds up gradients instead"
     )
 
 
 def _watched(facts, gain, added):
-    return "the backward pass that is left out was a small part of the step"
+    parts = facts.get("parts")
+    return parts and (
+        "it leaves out the gradients of all layers but the last: all gradients "
+        f"are {_share(parts, 'gradients')}, those of the last alone "
+        f"{_share(parts, 'last')}"
+    )
+
+
+def _share(parts, name):
+    seconds, whole = parts[name], parts["gradients"] + parts["update"]
+    return f"{tables.duration(seconds)} ({seconds / whole:.0%} of a step)"
 
 
 _REASONS = {
@@ -138,7 +149,9 @@ def facts(row, sides):
         Dict of `call`, seconds of a call of a graph of nothing; `traces` of
         the step, relaxed and pinned; `half`, the name of
         an operation of the row and how many times as long it takes in
-        float16; and `memory`,
+        float16; `parts`, seconds of the forward and backward pass for the
+        `gradients` of all weights, for those of the `last` layer alone, and
+        of an `update`; and `memory`,
         bytes of a step's tensors without checkpointing and with it.
     """
     ways = {"relax": "traced step", "pin": "pinned signature"}
@@ -147,6 +160,8 @@ def facts(row, sides):
         found["traces"] = {
             key: _traces(sides[way].model) for key, way in ways.items()
         }
+    if ways["relax"] in sides:
+        found["parts"] = _parts(sides[ways["relax"]].model, row)
     model_of = {w: sides[w].model for w in _MEMORY if w in sides}
     if len(model_of) == len(_MEMORY):
         found["memory"] = [
@@ -165,13 +180,40 @@ def _traces(model):
     return sum(model.perf_report()["train_step"]["traces"].values())
 
 
+def _parts(model, row):
+    """Seconds of the parts of a step, each a graph of its own."""
+    x, y = (tf.constant(array[: row.batch]) for array in row.data())
+    weights, optimizer = model.trainable_variables, model.optimizer
+    last = [x for x in model.layers if x.trainable_variables][-1]
+
+    def gradients(weights):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([w.value for w in weights])
+            loss = model.compute_loss(x, y, model(x, training=True))
+        return tape.gradient(loss, [w.value for w in weights])
+
+    # The turns are over: what these updates move counts no more.
+    nothing = [tf.zeros(w.shape, w.dtype) for w in weights]
+    parts = {
+        "gradients": lambda: gradients(weights),
+        "last": lambda: gradients(last.trainable_variables),
+        "update": lambda: optimizer.apply(nothing, weights),
+    }
+    return {name: _seconds(tf.function(part)) for name, part in parts.items()}
+
+
 def _call_time():
-    clock, seconds = measure.Clock(), []
     nothing, number = tf.function(lambda t: t), tf.constant(1.0)
-    nothing(number)
+    return _seconds(lambda: nothing(number))
+
+
+def _seconds(function):
+    """The median of calls, after a first one that traces."""
+    clock, seconds = measure.Clock(), []
+    function()
     for _ in range(_CALLS):
         with clock.stopwatch() as watch:
-            nothing(number)
+            function()
         seconds.append(watch.seconds)
     return measure.summarize(seconds).median
 

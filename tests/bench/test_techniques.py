@@ -89,6 +89,12 @@ def test_the_reason_follows_what_was_measured():
     assert calls.endswith("each about 50.0 us, of a step of 32.0 ms")
     half = told("mixed precision", slower, slower, {"half": ("product", 0.5)})
     assert half.endswith("and casts outweigh that")
+    parts = {"gradients": 8e-3, "last": 6e-3, "update": 2e-3}
+    update = told("gradient accumulation", slower, slower, {"parts": parts})
+    assert "each 2.00 ms (20% of a step)" in update
+    watched = told("watching a part", slower, slower, {"parts": parts})
+    assert "are 8.00 ms (80% of a step)" in watched
+    assert watched.endswith("the last alone 6.00 ms (60% of a step)")
     half = told("mixed precision", same, slower, {})
     assert half == "alone within the noise"
 
@@ -157,6 +163,8 @@ def test_every_way_of_a_row_runs():
     (row,) = report["rows"]
     assert row["facts"]["traces"] == {"relax": 1, "pin": 1}
     assert 0 < row["facts"]["call"] < row["facts"]["step"]
+    parts = row["facts"]["parts"]
+    assert 0 < parts["last"] < parts["gradients"] and parts["update"] > 0
     assert row["facts"]["half"][1] > 0 and min(row["facts"]["memory"]) > 0
     assert not [note for note in row["notes"] if "fails" in note]
     assert len(row["ordered"]) == len(NAMES)
