@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import shlex
 
 import tensorflow as tf
 
@@ -62,7 +63,7 @@ class Profiler:
             self._marker = None
 
     def _start(self):
-        self._before = set(self._found())
+        self._before = self._found()
         try:
             tf.profiler.experimental.start(str(self._folder))
         except tf.errors.AlreadyExistsError:
@@ -89,7 +90,8 @@ class Profiler:
                 "profile. Let one callback alone profile."
             )
             return
-        self.files = sorted(set(self._found()) - self._before)
+        new = self._found() - self._before
+        self.files = sorted(file for file, _ in new)
         if not any(file.stat().st_size for file in self.files):
             warn(
                 f"The profile in {self._folder} is empty. Profile more "
@@ -113,10 +115,15 @@ class Profiler:
     @property
     def command(self):
         """The command that shows the profile."""
-        return f"tensorboard --logdir {self._folder}"
+        return f"tensorboard --logdir {shlex.quote(str(self._folder))}"
 
     def _found(self):
-        return self._folder.glob("plugins/profile/*/*.xplane.pb")
+        """Pairs of a profile and when it was written.
+
+        A second one within a second takes the place of the first.
+        """
+        files = self._folder.glob("plugins/profile/*/*.xplane.pb")
+        return {(file, file.stat().st_mtime_ns) for file in files}
 
 
 def check_range(profile):

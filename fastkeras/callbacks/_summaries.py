@@ -14,6 +14,19 @@ import tensorflow as tf
 from fastkeras._lib import checks
 
 
+def path(log_dir):
+    """The path of a folder, as a string."""
+    if not isinstance(log_dir, (str, os.PathLike)):
+        raise TypeError(
+            checks.message(
+                "`log_dir` must be a string or a path",
+                f"log_dir={log_dir!r}",
+                'Give a folder, such as "logs/run1".',
+            )
+        )
+    return os.fspath(log_dir)
+
+
 def check_folder(folder):
     """Refuses a folder that can't be written to, before any step is run."""
     try:
@@ -35,13 +48,24 @@ def check_folder(folder):
 
 def check_hparams(values):
     """Refuses what TensorBoard has no type for."""
+    if not isinstance(values, dict):
+        raise TypeError(
+            checks.message(
+                "`hparams` must be a dict of names to values",
+                f"hparams={values!r}",
+                'Give a dict, such as {"rate": 0.01}.',
+            )
+        )
     for name, value in values.items():
-        if not isinstance(value, (bool, np.bool_, str, numbers.Real)):
+        if not isinstance(name, str) or not isinstance(
+            value, (bool, np.bool_, str, numbers.Real)
+        ):
             raise TypeError(
                 checks.message(
-                    "Each of `hparams` must be a number, a bool or a string",
-                    f"{name}={value!r}",
-                    f"Give hparams={{{name!r}: str(...)}}.",
+                    "Each of `hparams` must be a name, and a number, a bool "
+                    "or a string",
+                    f"{name!r}: {value!r}",
+                    f"Give hparams={{{str(name)!r}: str(...)}}.",
                 )
             )
 
@@ -50,11 +74,14 @@ def scalars(values, step):
     """Writes numbers, all in one operation.
 
     Args:
-        values: Dict of name to number, or to an array of them: each of its
-            elements has a name of its own, `name/0`.
+        values: Dict of name to number, or to an array or a dict of them: each
+            of its elements has a name of its own, `name/0`.
         step: Integer, the place on the horizontal axis.
+
+    Returns:
+        List of the names of what holds no number.
     """
-    metadata = _metadata("scalars")
+    metadata, left_out = _metadata("scalars"), []
     summary = tf.compat.v1.Summary(
         value=[
             tf.compat.v1.Summary.Value(
@@ -62,16 +89,27 @@ def scalars(values, step):
                 metadata=metadata,
                 tensor=tf.make_tensor_proto(value, tf.float32),
             )
-            for name, value in _numbers(values)
+            for name, value in _numbers(values, left_out)
         ]
     )
     tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
+    return left_out
 
 
-def _numbers(values):
-    """Yields the name and the value of each number."""
+def _numbers(values, left_out):
+    """Yields the name and the value of each number; notes what is none."""
     for name, value in values.items():
-        array = np.asarray(value, "float32")
+        if isinstance(value, dict):
+            parts = {f"{name}/{k}": v for k, v in value.items()}
+            yield from _numbers(parts, left_out)
+            continue
+        if isinstance(value, tf.Tensor):
+            # NumPy makes no array of a scalar in bfloat16.
+            value = value.numpy()
+        array = np.asarray(value)
+        if not np.can_cast(array.dtype, "float32", "same_kind"):
+            left_out.append(name)
+            continue
         for index in np.ndindex(array.shape):
             yield "/".join([name, *map(str, index)]), array[index]
 

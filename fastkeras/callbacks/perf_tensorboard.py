@@ -1,13 +1,15 @@
 """PerfTensorBoard: the figures of the monitors, receipts and profiles."""
 
 import os
+import shlex
 import time
 
 import tensorflow as tf
 
 from fastkeras._lib import checks
-from fastkeras._lib import private
 from fastkeras._lib import replicas
+from fastkeras._lib.warn import warn
+from fastkeras.callbacks import _model
 from fastkeras.callbacks import _summaries
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._profiling import Profiler
@@ -24,20 +26,24 @@ class PerfTensorBoard(Monitor, Closing):
     The axis is the batches that the model was trained on, however many steps a
     launch runs: it starts at the `iterations` of the optimizer times the
     batches of an update, so that a second `fit`, or one of a model that was
-    loaded, goes on where the last one ended. Next to Keras's TensorBoard
-    callback, give both the same folder; this one writes to `perf` in it.
-    Neither the `tensorboard` package nor a profile is needed for the scalars.
-    Of several workers the first writes. As all callbacks it works in `fit`,
-    not in `train_on_batch`: profiling too works in `fit` only.
+    loaded with its optimizer, goes on where the last one ended. Next to
+    Keras's TensorBoard callback, give both the same folder; this one writes to
+    `perf` in it. Neither the `tensorboard` package nor a profile is needed for
+    the scalars. Of several workers the first writes. As all callbacks it works
+    in `fit`, not in `train_on_batch`: profiling too works in `fit` only. A
+    plain `keras.Model` tells no callback of an error: after one, `close()`
+    ends a profile that still runs.
 
     Args:
-        log_dir: String or path, the folder for TensorBoard.
+        log_dir: String or path, the folder for TensorBoard; one for each run
+            that is to be compared.
         profile: Tuple of integers, the first and the last batch to profile,
             counted from 1 over the epochs of one `fit`; the launches that
             hold them are profiled, each as one step. Defaults to `None`:
             none.
-        every: Integer >= 1, batches between two points of the scalars in
-            `batch/`. Defaults to `100`.
+        every: Integer >= 1, the fewest batches between two points of the
+            scalars in `batch/`. A launch of many steps hands over the logs
+            of its last, so it gives one point at most. Defaults to `100`.
         monitors: List of callbacks of this package whose figures are written;
             they are run from here, so leave them out of `callbacks`. Defaults
             to `None`: a StepTimer, a RetraceMonitor and a MemoryMonitor.
@@ -48,8 +54,8 @@ class PerfTensorBoard(Monitor, Closing):
         profile_files: List of paths of the profile.
 
     Raises:
-        TypeError: If a batch or `every` is not an integer, or `hparams` has
-            a value that is no number, bool or string.
+        TypeError: If `log_dir` is no path, a batch or `every` not an integer,
+            or `hparams` no dict of names to numbers, bools or strings.
         ValueError: If `profile` is no range of batches, or `every` < 1; in
             `fit`, before any step, if the folder can't be written to.
 
@@ -75,7 +81,7 @@ class PerfTensorBoard(Monitor, Closing):
         checks.positive_int(every, "every", "Leave it out for the default.")
         check_range(profile)
         _summaries.check_hparams(hparams or {})
-        self.folder = os.path.join(log_dir, "perf")
+        self.folder = os.path.join(_summaries.path(log_dir), "perf")
         self.profile = profile
         self.every = every
         self.monitors = monitors
@@ -90,14 +96,22 @@ class PerfTensorBoard(Monitor, Closing):
         self._writer = self._profiler = None
         self._points = []
         self._start = self._first = None
+        # Where the axis and the optimizer were when the last `fit` ended.
+        self._end = None
+        self._told = set()
 
     def __getstate__(self):
-        return {**super().__getstate__(), "_writer": None, "_profiler": None}
+        return {
+            **super().__getstate__(),
+            "_writer": None,
+            "_profiler": None,
+            "_end": None,
+        }
 
     def __str__(self):
         return "\n".join(
             [
-                f"tensorboard --logdir {self.folder}",
+                f"tensorboard --logdir {shlex.quote(self.folder)}",
                 *(f"{type(m).__name__}: {m}" for m in self.monitors),
             ]
         )
@@ -110,6 +124,8 @@ class PerfTensorBoard(Monitor, Closing):
             monitor.set_params(params)
 
     def set_model(self, model):
+        if model is not self._model:
+            self._end = None
         super().set_model(model)
         for monitor in self.monitors:
             monitor.set_model(model)
@@ -144,10 +160,10 @@ class PerfTensorBoard(Monitor, Closing):
         if self._first is None:
             self._first = batch
         if self._start is None:
-            self._start = _trained(self.model) - batch
+            self._start = self._before() - batch
         if self._profiler:
             self._profiler.before_launch(
-                self.seen + batch, _batches_of_launch(self.model)
+                self.seen + batch, _model.batches_of_launch(self.model)
             )
         # What the last launch gave may not be there yet: to read it would
         # wait for it.
@@ -164,7 +180,11 @@ class PerfTensorBoard(Monitor, Closing):
             self._last = step
             self._points.append((step, dict(logs)))
 
+    def on_predict_begin(self, logs=None):
+        self._warn_outside_of_fit("predict")
+
     def on_test_begin(self, logs=None):
+        self._warn_outside_of_fit("evaluate")
         super().on_test_begin(logs)
         for monitor in self.monitors:
             monitor.on_test_begin(logs)
@@ -183,12 +203,12 @@ class PerfTensorBoard(Monitor, Closing):
         for monitor in self.monitors:
             monitor.on_train_end(logs)
         with self._writer.as_default():
-            if hasattr(self.model, "perf_report"):
-                receipt = f"```\n{self.model.perf_report()}\n```"
-                _summaries.text("receipt", receipt, self._step(self.seen))
+            receipt = f"```\n{_model.receipt(self.model)}\n```"
+            _summaries.text("receipt", receipt, self._step(self.seen))
         if self._profiler:
             self._profiler.finish()
             self.profile_files = self._profiler.files
+        self._end = self._step(self.seen), _model.trained(self.model)
         self.close()
 
     def close(self):
@@ -209,6 +229,29 @@ class PerfTensorBoard(Monitor, Closing):
     def after_epoch(self, epoch, logs):
         self._seconds = time.perf_counter() - self._begin
 
+    def _before(self):
+        """Batches that the model was trained on before this moment.
+
+        What is left out, as a non-finite update is, and windows of fewer
+        batches do not count among the iterations of the optimizer.
+        """
+        trained = _model.trained(self.model)
+        if self._end is None:
+            return trained
+        step, then = self._end
+        # None of them, if another optimizer was compiled in.
+        return step + max(trained - then, 0)
+
+    def _warn_outside_of_fit(self, method):
+        if self.profile and self._writer is None and not self.profile_files:
+            warn(
+                f"`profile={self.profile}` counts the batches of `fit`: "
+                f"`{method}` is not profiled. Call "
+                "`fastkeras.measure.profile(model, data)` for a profile of "
+                "some steps, or give this callback to `fit`.",
+                told=self._told,
+            )
+
     def _step(self, seen):
         """The place on the axis after so many batches of this training."""
         return (self._start or 0) + seen
@@ -216,7 +259,7 @@ class PerfTensorBoard(Monitor, Closing):
     def _write(self, logs):
         """Writes what an epoch gave; its batches are counted in `seen`."""
         found = {f"epoch/{k}": v for k, v in logs.items()}
-        for name, rate in _learning_rates(self.model.optimizer).items():
+        for name, rate in _model.learning_rates(self.model.optimizer).items():
             found.setdefault(f"epoch/{name}", rate)
         found["epoch/seconds"] = self._seconds
         done = self.done - (self._first or 0)
@@ -227,7 +270,7 @@ class PerfTensorBoard(Monitor, Closing):
                 found[f"{name}/{key}"] = value
         self._write_points(self._points[:])
         with self._writer.as_default():
-            _summaries.scalars(found, self._step(self.seen))
+            self._write_scalars(found, self._step(self.seen))
         self._writer.flush()
 
     def _write_points(self, points):
@@ -238,35 +281,12 @@ class PerfTensorBoard(Monitor, Closing):
             # Keras may have handed them over in any order.
             for step, values in sorted(points, key=lambda p: p[0]):
                 named = {f"batch/{k}": v for k, v in values.items()}
-                _summaries.scalars(named, self._step(step))
+                self._write_scalars(named, self._step(step))
 
-
-def _trained(model):
-    """Batches that a model was trained on before this moment."""
-    optimizer = private.inner_optimizer(model.optimizer)
-    if optimizer is None:
-        return 0
-    window = getattr(optimizer, "gradient_accumulation_steps", None) or 1
-    if hasattr(model, "perf"):
-        window *= model.perf.window
-    return int(optimizer.iterations) * window
-
-
-def _batches_of_launch(model):
-    """The most batches that the launch to come may hold."""
-    if not hasattr(model, "perf") or model.perf.is_keras:
-        return model.steps_per_execution
-    return model.epoch_times.ahead if model.epoch_times else 1
-
-
-def _learning_rates(optimizer):
-    """Dict of name to learning rate, named as by Keras's TensorBoard."""
-    optimizer = private.inner_optimizer(optimizer)
-    if hasattr(optimizer, "optimizers"):
-        return {
-            f"learning_rate_{o.name}": float(o.learning_rate)
-            for o in optimizer.optimizers
-        }
-    if optimizer is None:
-        return {}
-    return {"learning_rate": float(optimizer.learning_rate)}
+    def _write_scalars(self, values, step):
+        left_out = _summaries.scalars(values, step)
+        if left_out:
+            warn(
+                f"No numbers, and so left out: {', '.join(left_out)}.",
+                told=self._told,
+            )

@@ -2,6 +2,7 @@
 
 import copy
 import pathlib
+import warnings
 
 import keras
 import numpy as np
@@ -77,6 +78,9 @@ def test_the_axis_is_the_batches_seen(base, steps, tmp_path):
     assert all(b - a >= 4 for a, b in zip(points, points[1:], strict=False))
     if base is keras.Model:
         assert points == list(range(4, 61, 4))
+        ((_, text),) = events(tmp_path, "text")[0]["receipt"]
+        assert f"steps per launch: {steps}" in text.decode()
+        assert "a keras.Model keeps no record" in text.decode()
     # Steps a second, against the seconds of the same epoch.
     pairs = zip(
         scalars["epoch/steps_per_second"],
@@ -139,16 +143,24 @@ def field(content, number):
 @pytest.mark.parametrize(("base", "steps"), CASES[::3])
 def test_a_profile_has_a_marker_for_each_launch(base, steps, tmp_path):
     model = network(base, steps_per_execution=steps)
-    board = PerfTensorBoard(tmp_path, profile=(21, 28), monitors=[])
+    folder = tmp_path / "a run"
+    # With 4 steps a launch it begins and ends inside of one.
+    board = PerfTensorBoard(folder, profile=(23, 26), monitors=[])
+    with pytest.warns(FastKerasWarning, match="`evaluate` is not profiled"):
+        model.evaluate(X, Y, verbose=0, callbacks=[board])
     with pytest.warns(FastKerasWarning) as told:
         train(model, board)
     text = str(told[-1].message)
-    assert f"tensorboard --logdir {tmp_path}/perf" in text
+    assert f"tensorboard --logdir '{folder}/perf'" in text
     (file,) = board.profile_files
     assert file.parts[-4:-2] == ("plugins", "profile")
-    assert markers(file) == list(range(20, 28, steps))
+    expected = range(22, 26) if steps == 1 else (20, 24)
+    assert markers(file) == list(expected)
     # The scalars do not depend on it.
-    assert "epoch/loss" in events(tmp_path)[0]
+    assert "epoch/loss" in events(folder)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FastKerasWarning)
+        model.evaluate(X, Y, verbose=0, callbacks=[board])
 
 
 def markers(file):
@@ -186,17 +198,34 @@ def test_a_profile_that_is_not_reached_is_told(tmp_path):
         train(network(), board, epochs=1)
 
 
-def test_a_second_training_goes_to_the_same_run(tmp_path):
+@pytest.mark.parametrize("perf", ["skip_non_finite", None])
+def test_a_second_training_goes_to_the_same_run(perf, tmp_path):
     board = PerfTensorBoard(tmp_path, monitors=[StepTimer(2, window=4)])
+    rows = X.copy()
+    rows[5] = np.nan if perf == "skip_non_finite" else 0
+    halves = keras.optimizers.schedules.ExponentialDecay(0.1, 20, 0.5)
+    sgd = keras.optimizers.SGD(halves)
+    if perf is None:
+        sgd = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0)
     model = network()
-    train(model, board, epochs=2)
-    train(model, board, epochs=4)
+    model.compile(sgd, "mse", perf=perf)
+    for epochs in (2, 1):
+        model.fit(rows, Y, 4, epochs, verbose=0, callbacks=[board])
     scalars, _ = events(tmp_path)
-    # It goes on where the first ended.
-    axis = sorted(s for s, _ in scalars["epoch/loss"])
-    assert axis == list(range(20, 121, 20))
-    rates = [v for _, v in scalars["epoch/learning_rate"]]
-    assert rates == pytest.approx([0.01] * 6)
+    # It goes on where the first ended, whatever was left out of it.
+    assert sorted(s for s, _ in scalars["epoch/loss"]) == [20, 40, 60]
+    left_out = 3 if perf == "skip_non_finite" else 0
+    assert sgd.iterations == 60 - left_out
+    rates = [v for _, v in sorted(scalars["epoch/learning_rate"])]
+    assert rates == pytest.approx([0.05, 0.025, 0.0125], rel=0.15)
+    # A copy, and a model that was loaded, know what the optimizer knows.
+    board = copy.deepcopy(board)
+    board.folder = str(tmp_path / "loaded" / "perf")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    train(loaded, board, epochs=1)
+    axis = [s for s, _ in events(tmp_path / "loaded")[0]["epoch/loss"]]
+    assert axis == [80 - left_out]
 
 
 def test_arguments_are_checked_and_the_callback_copies(tmp_path):
@@ -235,8 +264,9 @@ def test_an_interrupt_leaves_files_and_no_profiler(tmp_path):
 def test_a_folder_that_can_not_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     model = network()
-    with pytest.raises(ValueError, match="`log_dir` must be a folder that"):
-        train(model, PerfTensorBoard(tmp_path / "file"))
+    for folder in (tmp_path / "file", "unknown://bucket/logs"):
+        with pytest.raises(ValueError, match="`log_dir` must be a folder"):
+            train(model, PerfTensorBoard(folder))
     assert model.optimizer.iterations.numpy() == 0
 
 
@@ -245,11 +275,23 @@ def test_names_and_values_of_any_kind_are_written(tmp_path):
         def on_epoch_end(self, epoch, logs=None):
             logs["a b/ü%"] = np.nan
             logs["per class"] = np.array([1.0, 2.0])
+            logs["nested"] = {"a": {"b": tf.constant(3.0, tf.bfloat16)}}
+            logs["phase"], logs["best"] = "warm-up", None
 
     board = PerfTensorBoard(tmp_path, monitors=[])
-    network().fit(X, Y, 4, verbose=0, callbacks=[Logs(), board])
+    left_out = "No numbers, and so left out: epoch/phase, epoch/best"
+    with pytest.warns(FastKerasWarning, match=left_out) as told:
+        network().fit(X, Y, 4, 2, verbose=0, callbacks=[Logs(), board])
+    assert len(told) == 1
     scalars, _ = events(tmp_path)
     assert np.isnan(scalars["epoch/a b/ü%"][0][1])
-    assert scalars["epoch/per class/1"] == [(20, 2.0)]
-    with pytest.raises(TypeError, match="Each of `hparams` must be"):
-        PerfTensorBoard(tmp_path, hparams={"rates": [1, 2]})
+    assert scalars["epoch/per class/1"] == [(20, 2.0), (40, 2.0)]
+    assert scalars["epoch/nested/a/b"] == [(20, 3.0), (40, 3.0)]
+    for wrong in ({"rates": [1, 2]}, {1: 2}):
+        with pytest.raises(TypeError, match="Each of `hparams` must be"):
+            PerfTensorBoard(tmp_path, hparams=wrong)
+    with pytest.raises(TypeError, match="`hparams` must be a dict"):
+        PerfTensorBoard(tmp_path, hparams=["rate"])
+    for wrong in (None, 5, b"logs"):
+        with pytest.raises(TypeError, match="`log_dir` must be a string or"):
+            PerfTensorBoard(wrong)
