@@ -16,6 +16,7 @@ import sys
 import traceback
 
 from fastkeras._lib import checks
+from fastkeras._lib.interrupts import INTERRUPTED
 from fastkeras.bench.runner import version
 from fastkeras.cli import _advise
 from fastkeras.cli import _bench
@@ -24,7 +25,6 @@ from fastkeras.cli import _profile
 from fastkeras.cli import _report
 from fastkeras.cli._common import DONE
 from fastkeras.cli._common import FAILED
-from fastkeras.cli._common import INTERRUPTED
 from fastkeras.cli._common import MISUSED
 from fastkeras.cli._common import Parser
 from fastkeras.cli._common import UsageError

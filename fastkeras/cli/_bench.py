@@ -6,6 +6,7 @@ import sys
 
 from fastkeras import bench
 from fastkeras._lib import checks
+from fastkeras._lib.interrupts import INTERRUPTED
 from fastkeras.bench import techniques
 from fastkeras.bench.rows import SUITES
 from fastkeras.cli import _common
@@ -77,7 +78,7 @@ def _bench(args):
         kind.plot(report, args.plot)
         print(f"chart: {args.plot}", file=sys.stderr)
     if report.get("interrupted"):
-        return _common.INTERRUPTED
+        return INTERRUPTED
     failed = any(row["error"] for row in report["rows"])
     return _common.FAILED if failed else _common.DONE
 

@@ -9,7 +9,7 @@ from fastkeras import measure
 from fastkeras._lib import checks
 from fastkeras.measure import comparison
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, MISUSED = 0, 1, 2
 
 
 class UsageError(ValueError):
