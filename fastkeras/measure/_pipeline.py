@@ -1,12 +1,15 @@
 """The data of a profile: a few batches, taken where it can't be noticed."""
 
-import statistics
+import itertools
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
+from fastkeras.measure import _runs
+from fastkeras.measure.stats import summarize
 
 # What is outside of the graph (a Python function) stays shared.
 _IGNORE = 1
@@ -68,11 +71,32 @@ class Pipeline:
             return size
         return sum(1 for _ in self.batches())
 
-    def frozen(self, count):
-        """A dataset of its first batch, again and again."""
+    def frozen(self, count, are_resident):
+        """Its first batch, again and again.
+
+        Args:
+            count: Integer, how often.
+            are_resident: Bool, whether the steps took their rows from arrays
+                on the device, as they are to do here too.
+
+        Returns:
+            The batch, and the arguments for `fit`.
+        """
         batch = next(self.batches())
-        dataset = tf.data.Dataset.from_tensors(batch).cache()
-        return batch, dataset.repeat(count)
+        if not are_resident:
+            again = tf.data.Dataset.from_tensors(batch).cache().repeat(count)
+            return batch, {"x": again, "shuffle": False}
+        parts = keras.tree.map_structure(
+            lambda part: np.concatenate([part.numpy()] * count), batch
+        )
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(parts)
+        size = self.arguments["batch_size"]
+        return batch, {
+            "x": x,
+            "y": y,
+            "sample_weight": weight,
+            "batch_size": size,
+        }
 
     def _made(self):
         """The dataset that Keras makes of the data."""
@@ -168,7 +192,7 @@ def seconds_alone(pipeline, passes, clock):
         clock: `Clock`.
 
     Returns:
-        Float, the median over the passes.
+        `Summary` over the stretches of the passes.
     """
     times = []
     for _ in range(passes):
@@ -177,5 +201,9 @@ def seconds_alone(pipeline, passes, clock):
         moments += [clock.now() for _ in batches]
         if len(moments) > 2:
             del moments[0]
-        times.append((moments[-1] - moments[0]) / (len(moments) - 1))
-    return statistics.median(times)
+        places = [0, *_runs.ends(len(moments) - 1)]
+        times += [
+            (moments[end] - moments[begin]) / (end - begin)
+            for begin, end in itertools.pairwise(places)
+        ]
+    return summarize(times)

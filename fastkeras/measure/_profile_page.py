@@ -43,36 +43,58 @@ def page(found):
     Returns:
         String.
     """
-    run, split = found["run"], found["split"]
-    title = f"{found['model']}: {_profile_text.milliseconds(found.step)} a step"
-    how = f"{run['steps']} steps, {run['steps per launch']:.3g} a launch, "
+    split, phases = found["split"], found["phases"]
+    title = f"{found['model']}: {found.time('step')} a step"
+    how = f"{_profile_text.way(found)}; {_profile_text.basis(found)}"
     shares = [(k, _ms(v), f"{found.shares[k]:.1%}") for k, v in split.items()]
+    words = dict(_profile_text.phase_words(phases))
+    total = sum(phases.values()) or 1.0
     body = [
-        f"<p>{how}{html.escape(run['tier'])}</p>",
+        f"<p>{html.escape(how)}</p>",
         _list([*found.findings, *found["notes"]]),
-        "<h2>A step</h2>",
+        _title(_profile_text.SPLIT),
         _legend(found),
         _svg(_stacked(found), 40),
         _table(("part", "ms", "share"), shares),
-        "<h2>Timeline of the traced steps</h2>",
+        _title(f"timeline of the traced steps, {_shown(found)}"),
         _svg(_timeline(found), 60),
-        *_times("Control runs", found["seconds"]),
-        *_times("Operations of a step, by phase", found["phases"]),
-        "<h2>Dearest operations of a step</h2>",
+        _title("control runs"),
+        _table(
+            ("of", "median"),
+            [(name, str(found.time(name))) for name in found["seconds"]],
+        ),
+        _title(_profile_text.PHASES),
+        "<p>Several may run at once.</p>",
+        _table(
+            ("phase", "ms", "share", "what"),
+            [
+                (k, _ms(v), f"{v / total:.1%}", words.get(k, ""))
+                for k, v in _profile_text.by_cost(phases)
+            ],
+        ),
+        _title("dearest operations of a step, to the same scale"),
         _table(
             ("operation", "ms", "count", "phase", "name"),
             [_operation(op) for op in found["ops"]],
         ),
-        *_times("Metrics of a step", found["metrics"]),
+        _title("metrics of a step, timed apart"),
+        _table(
+            ("of", "ms"), [(k, _ms(v)) for k, v in found["metrics"].items()]
+        ),
     ]
     return _PAGE.format(
         title=html.escape(title), width=_WIDTH, body="\n".join(body)
     )
 
 
-def _times(title, values):
-    rows = [(name, _ms(value)) for name, value in values.items()]
-    return f"<h2>{title}</h2>", _table(("of", "ms"), rows)
+def _title(text):
+    return f"<h2>{text[0].upper()}{text[1:]}</h2>"
+
+
+def _shown(found):
+    """How long the timeline is, in words."""
+    start, seconds, _ = found["timeline"][-1]
+    return _profile_text.milliseconds(start + seconds)
 
 
 def _operation(op):
@@ -174,7 +196,8 @@ def plot(found, path):
         bar.barh(0, value * 1e3, left=place, color=COLOURS[name], label=label)
         place += value * 1e3
     bar.set_title(
-        f"{found['model']}: {_profile_text.milliseconds(found.step)} a step",
+        f"{found['model']}: {found.time('step')} a step, "
+        f"{_profile_text.way(found)}",
         fontsize=9,
         loc="left",
     )

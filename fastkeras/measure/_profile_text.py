@@ -14,6 +14,11 @@ _PHASES = {
 }
 
 
+#: What the figures are; a page says the same.
+SPLIT = "a step, divided as the traced steps were"
+PHASES = "operations of a step by phase, to the same scale"
+
+
 def milliseconds(seconds):
     """Seconds as text, in milliseconds."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
@@ -21,15 +26,15 @@ def milliseconds(seconds):
 
 def findings(found):
     """Yields a sentence for each thing that stands out."""
-    run, seconds = found["run"], found["seconds"]
-    if run["eager"]:
+    seconds = found["seconds"]
+    if found["run"]["eager"]:
         yield (
             "THE STEPS RUN EAGERLY: every operation is called from Python. "
             "Compile without run_eagerly, and leave "
             "tf.config.run_functions_eagerly alone."
         )
-    ready = milliseconds(seconds["step on one batch"])
-    alone = milliseconds(seconds["pipeline alone"])
+    ready = found.time("step on one batch")
+    alone = found.time("pipeline alone")
     if found["input"]["bound"]:
         yield (
             f"Input-bound: the pipeline takes {alone} for a batch, the model "
@@ -40,16 +45,7 @@ def findings(found):
             f"Not input-bound: the pipeline alone takes {alone} for a batch, "
             f"a step whose batch is at hand {ready}."
         )
-    beside, length = (
-        seconds["epoch beside its steps"],
-        run["batches in the data"],
-    )
-    if length and beside > _MUCH * length * found.step:
-        steps = "its one step" if length == 1 else f"its {length} steps"
-        yield (
-            f"An epoch takes {milliseconds(beside)} beside {steps}: repeat the "
-            "data, so that an epoch holds more of them."
-        )
+    yield from _of_epochs(found)
     if seconds["metrics"] > _SOME * found.step:
         name, cost = next(iter(found["metrics"].items()))
         yield (
@@ -58,18 +54,42 @@ def findings(found):
         )
 
 
+def _of_epochs(found):
+    """What an epoch costs beside its steps, if surely much."""
+    length = found["run"]["batches in the data"]
+    beside, step = found.time("epoch beside its steps"), found.time("step")
+    if length and beside.lower > _MUCH * length * step.upper:
+        steps = "its one step" if length == 1 else f"its {length} steps"
+        yield (
+            f"An epoch takes {beside} beside {steps}: repeat the data, so that "
+            "an epoch holds more of them."
+        )
+
+
+def way(found):
+    """How the steps ran, in the words of a receipt."""
+    run = found["run"]
+    calls = run["steps per launch"]
+    calls = "one step" if calls == 1 else f"{calls:.3g} steps"
+    return f"{calls} a call, {run['tier']}"
+
+
+def basis(found):
+    """What the figures of a step rest on."""
+    text = f"the median of {found.time('step').n} stretches without a trace"
+    steps, traced = found["run"]["steps"], milliseconds(found["traced step"])
+    return f"{text}; {steps} steps traced, {traced} each"
+
+
 def lines(found):
     """Yields the lines of the text."""
-    run = found["run"]
-    eager = "run_eagerly=True" if run["eager"] else "run_eagerly=False"
-    yield (
-        f"{found['model']}: {milliseconds(found.step)} a step "
-        f"({run['steps']} steps, {run['steps per launch']:.3g} a launch on "
-        f"average, {run['tier']}, {eager})"
-    )
+    step, eager = found.time("step"), found["run"]["eager"]
+    yield f"{found['model']}: {step} a step, {way(found)}, run_eagerly={eager}"
+    yield f"({basis(found)})"
+    yield SPLIT
     for name, share in found.shares.items():
         yield _row(name, found["split"][name], share)
-    yield "operations of a step (several may run at once)"
+    yield f"{PHASES} (several may run at once)"
     total = sum(found["phases"].values()) or 1.0
     for name, value in by_cost(found["phases"]):
         yield _row(name, value, value / total)

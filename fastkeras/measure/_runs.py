@@ -1,23 +1,39 @@
 """Short trainings with a clock at their epochs, and a trace at the end."""
 
-import statistics
-
 import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras.measure import _xplane
+from fastkeras.measure.stats import summarize
 
 #: Batches that are trained before any counts.
 WARM_UP = 10
-#: Epochs that are timed at the least.
-_LEAST = 2
+#: Epochs that are timed at the least: fewer have no spread.
+_LEAST = 3
+# Stretches of an epoch that are timed apart.
+_STRETCHES = 5
+
+
+def ends(count):
+    """The batches of an epoch after which a stretch of it ends.
+
+    Args:
+        count: Integer, batches in an epoch.
+
+    Example:
+
+    >>> ends(12)
+    [2, 4, 6, 8, 10, 12]
+    """
+    length = max(1, count // _STRETCHES)
+    return [*range(length, count - length + 1, length), count]
 
 
 class Runs(keras.callbacks.Callback):
     """Times the epochs of a `fit` after warm-up, then traces as many.
 
-    The device is waited for at the ends of an epoch alone.
+    The device is waited for at the ends of the stretches of an epoch alone.
 
     Args:
         count: Integer, batches in an epoch.
@@ -36,12 +52,13 @@ class Runs(keras.callbacks.Callback):
         super().__init__()
         self.launches = []
         self._count = count
+        self._ends = ends(count)
         self._timed = max(_LEAST, epochs)
         self._traced = epochs if folder else 0
         self._warm = -(-WARM_UP // count)
         self._clock = clock
         self._folder = folder
-        self._begins, self._steps = [], []
+        self._begins, self._steps, self._stretches = [], [], []
         self._tracing = False
         self._mark = None
 
@@ -59,18 +76,19 @@ class Runs(keras.callbacks.Callback):
 
     @property
     def step(self):
-        """Median seconds of a batch, over the epochs timed."""
-        return statistics.median(self._warmed(self._steps)) / self._count
+        """`Summary` of the seconds of a batch, over the stretches timed."""
+        stretches = self._warmed(self._stretches)
+        return summarize(v for epoch in stretches for v in epoch)
 
     @property
     def beside(self):
-        """Median seconds of an epoch beside its batches."""
+        """`Summary` of the seconds of an epoch beside its batches."""
         walls = [
             end - begin
             for begin, end in zip(self._begins, self._begins[1:], strict=False)
         ]
         pairs = zip(self._warmed(walls), self._warmed(self._steps), strict=True)
-        return statistics.median(wall - steps for wall, steps in pairs)
+        return summarize(wall - steps for wall, steps in pairs)
 
     @property
     def batches_per_launch(self):
@@ -97,12 +115,14 @@ class Runs(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self._begins.append(self._clock.now())
         if self._traced and epoch == self._warm + self._timed:
-            self._start()
+            self._start_trace()
         self.launches.append(0)
+        self._stretches.append([])
 
     def on_train_batch_begin(self, batch, logs=None):
         if not self.launches[-1]:
-            self._start_of_batches = self._clock.now()
+            self._start_of_batches = self._start = self._clock.now()
+            self._first = self._done = 0
         self.launches[-1] += 1
         if self._tracing:
             # Without `_r` no tool can tell the time of a step.
@@ -112,21 +132,33 @@ class Runs(keras.callbacks.Callback):
             self._mark.__enter__()
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch + 1 >= self._count:
-            if self.model.optimizer is not None:
-                self.model.optimizer.iterations.numpy()
-            self._steps.append(self._clock.now() - self._start_of_batches)
+        self._done = batch + 1
+        if any(self._first < end <= self._done for end in self._ends):
+            self._end_stretch()
         self._end_mark()
+
+    def on_epoch_end(self, epoch, logs=None):
+        # Data of random length may end before they did the first time.
+        if self._first < self._done:
+            self._end_stretch()
+        self._steps.append(self._start - self._start_of_batches)
 
     def on_train_end(self, logs=None):
         self._begins.append(self._clock.now())
+
+    def _end_stretch(self):
+        if self.model.optimizer is not None:
+            self.model.optimizer.iterations.numpy()
+        now, batches = self._clock.now(), self._done - self._first
+        self._stretches[-1].append((now - self._start) / batches)
+        self._start, self._first = now, self._done
 
     def _end_mark(self):
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
 
-    def _start(self):
+    def _start_trace(self):
         # The default levels, without Python's calls: given as options they are
         # not taken, and TensorFlow prints a warning for each.
         try:

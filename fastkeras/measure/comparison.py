@@ -9,7 +9,6 @@ Faster, slower: by more than both spreads; a machine that was busier in one of
 the runs shows as well.
 """
 
-import dataclasses
 import re
 
 from fastkeras._lib import checks
@@ -24,7 +23,7 @@ _UNITS = {" s": 1.0, " ms": 1e-3, " µs": 1e-6}
 # Single moments of one run, which have no counterpart in another.
 _LEFT_OUT = {"timeline", "ops", "spread"}
 # The sections of a profile that hold seconds.
-_SECONDS = {"seconds", "split", "phases", "metrics"}
+_SECONDS = {"seconds", "split", "phases", "metrics", "traced step"}
 # What a report is, by a section that no other has.
 _KINDS = {
     "split": "a profile",
@@ -66,8 +65,7 @@ class Comparison:
 
     def __init__(self, first, second):
         self.warnings = list(_warnings(first, second))
-        spreads = first.get("spread", {}), second.get("spread", {})
-        first, second = _flat(first), _flat(second)
+        first, second = _flat(_spread_out(first)), _flat(_spread_out(second))
         names = [*first, *(name for name in second if name not in first)]
         self.changes = {
             name: (first.get(name), second.get(name))
@@ -77,10 +75,7 @@ class Comparison:
         self.ratios, self.verdicts = {}, {}
         self._has_unsure = False
         for name, pair in self.changes.items():
-            figures = [
-                _figure(name, value, spread)
-                for value, spread in zip(pair, spreads, strict=True)
-            ]
+            figures = [_figure(name, value) for value in pair]
             if None not in figures:
                 self._judge(name, *figures)
 
@@ -191,6 +186,12 @@ def _model(model):
     return model and {**model, "name": re.sub(r"_\d+$", "", model["name"])}
 
 
+def _spread_out(values):
+    """The values of a report, with the spreads of a profile at its times."""
+    spreads = values.get("spread", {})
+    return {**values, "seconds": {**values.get("seconds", {}), **spreads}}
+
+
 def _flat(values, path=()):
     found = {}
     for name, value in values.items():
@@ -203,16 +204,13 @@ def _flat(values, path=()):
     return found
 
 
-def _figure(name, value, spreads):
+def _figure(name, value):
     """A value as a `Summary`, with n = 1 if it has no spread, or None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        section, _, rest = name.partition(".")
-        unit = "s" if section in _SECONDS else ""
-        half = spreads.get(rest) if section == "seconds" else None
-        found = summarize([value], unit)
-        return found if half is None else _spread(found, half, 2)
+        in_seconds = name.partition(".")[0] in _SECONDS
+        return summarize([value], "s" if in_seconds else "")
     if is_summary(value):
         return Summary(**value)
     match = _FIGURE.match(value) if isinstance(value, str) else None
@@ -220,15 +218,8 @@ def _figure(name, value, spreads):
         return None
     scale = _UNITS.get(match[2], 1.0)
     unit = "s" if match[2] in _UNITS else match[2]
-    found = summarize([float(match[1]) * scale], unit)
-    return _spread(found, float(match[3] or 0) * scale, int(match[4]))
-
-
-def _spread(figure, half, n):
-    middle = figure.median
-    return dataclasses.replace(
-        figure, lower=middle - half, upper=middle + half, n=n
-    )
+    middle, half = float(match[1]) * scale, float(match[3] or 0) * scale
+    return Summary(middle, middle - half, middle + half, int(match[4]), unit)
 
 
 def _verdict(before, after):

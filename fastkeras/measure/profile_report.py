@@ -11,6 +11,8 @@ from fastkeras.measure import _profile_page
 from fastkeras.measure import _profile_text
 from fastkeras.measure import comparison
 from fastkeras.measure.receipt import Receipt
+from fastkeras.measure.stats import Summary
+from fastkeras.measure.stats import summarize
 
 
 class Profile(Receipt):
@@ -19,24 +21,28 @@ class Profile(Receipt):
     Printed as a text with a bar for each part. Sections:
 
     - `machine` and `versions`: dicts, of what it was made on.
-    - `run`: dict, steps, steps per epoch and per launch, tier, whether eager.
-    - `seconds`: dict of the control runs: a `step` on its data, a
-      `step on one batch`, a batch of the `pipeline alone`, an
+    - `run`: dict, steps traced, steps per epoch and per launch (one call of
+      the function that runs them), tier, feeds, whether eager.
+    - `seconds`: dict of medians of the control runs, without a trace: a `step`
+      on its data, a `step on one batch`, a batch of the `pipeline alone`, an
       `epoch beside its steps`, the `metrics` of a step.
+    - `spread`: dict of the first four of these to the fields of a `Summary`;
+      see `time`.
     - `split`: dict of `compute`, `copies`, `input`, `dispatch` and `idle`;
-      together they are the step.
+      together they are the step, divided as the traced steps were.
+    - `traced step`: float, what a step took while it was traced: more.
     - `input`: dict, whether the input is the `bound`, and its `share`.
-    - `phases`: dict of phase to the seconds of its operations in a step;
-      several may run at once, so that together they can be more than the
-      step. `forward` (the loss with it), `backward`, `optimizer`, `metrics`;
-      `feed` takes rows from arrays; `runtime` is XLA between its operations;
-      `eager` is run one by one from Python; `other` is in no scope of a
-      layer, a loss or these.
+    - `phases`: dict of phase to the seconds of its operations in a step, to
+      the scale of `split`; several may run at once, so that together they can
+      be more than the step. `forward` (the loss with it), `backward`,
+      `optimizer`, `metrics`; `feed` takes rows from arrays; `runtime` is XLA
+      between its operations; `eager` is run one by one from Python; `other`
+      is in no scope of a layer, a loss or these.
     - `ops`: list of dicts, the dearest operations, each with its `count` and
-      `seconds` in a step.
+      `seconds` in a step, to the same scale.
     - `metrics`: dict of metric to the seconds of its update.
     - `eager share`: float, of the time in calls of operations and functions.
-    - `timeline`: list of `[start, seconds, part]`.
+    - `timeline`: list of `[start, seconds, part]`, as traced.
     - `notes`: list of strings.
 
     Args:
@@ -74,8 +80,22 @@ class Profile(Receipt):
 
     @property
     def step(self):
-        """Float, seconds of a step on its data."""
+        """Float, median seconds of a step on its data."""
         return self["seconds"]["step"]
+
+    def time(self, name):
+        """One of `seconds`, with its spread where there is one.
+
+        Args:
+            name: String, such as `"step"`.
+
+        Returns:
+            A `Summary`.
+        """
+        spread = self.to_dict().get("spread", {})
+        if name in spread:
+            return Summary(**spread[name])
+        return summarize([self["seconds"][name]])
 
     @property
     def shares(self):

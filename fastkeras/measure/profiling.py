@@ -20,6 +20,7 @@ Example:
 
 import bisect
 import collections
+import dataclasses
 import shutil
 import tempfile
 
@@ -117,7 +118,6 @@ def _build(model, spec):
 
 def _measure(model, pipeline, count, steps, log_dir, say):
     clock = Clock()
-    batch, frozen = pipeline.frozen(count)
     notes, epochs = [], -(-steps // count)
     say("profile: the model on its data")
     with tempfile.TemporaryDirectory() as folder:
@@ -127,18 +127,24 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         if log_dir:
             shutil.copytree(folder, log_dir, dirs_exist_ok=True)
             notes.append(f"The trace: tensorboard --logdir {log_dir}")
-    eager = bool(model.run_eagerly or tf.config.functions_run_eagerly())
-    tier = "eager" if eager else _tier(model)
+    run = _way(model, real)
+    batch, frozen = pipeline.frozen(count, "resident" in run["feeds"])
     say("profile: the model on one batch")
     still = Runs(count, epochs, clock)
-    still.fit(model, x=frozen, shuffle=False)
+    still.fit(model, **frozen)
     say("profile: the pipeline alone")
     alone = _pipeline.seconds_alone(pipeline, max(_PASSES, epochs), clock)
     say("profile: the metrics")
     metrics = _metric_cost.seconds(model, batch, clock)
     traced = _of_trace(trace, real, count * epochs)
-    metrics = _scaled(metrics, tier, traced["phases"])
-    waits = traced["split"]["input"] / real.step
+    metrics = _scaled(metrics, run["tier"], traced["phases"])
+    times = {
+        "step": real.step,
+        "step on one batch": still.step,
+        "pipeline alone": alone,
+        "epoch beside its steps": real.beside,
+    }
+    waits = traced["split"]["input"] / real.step.median
     return Profile(
         {
             "format": _FORMAT,
@@ -149,17 +155,13 @@ def _measure(model, pipeline, count, steps, log_dir, say):
                 "steps": count * epochs,
                 "steps per epoch": count,
                 "batches in the data": pipeline.length,
-                "steps per launch": real.batches_per_launch,
-                "eager": eager,
-                "tier": tier,
+                **run,
             },
             "seconds": {
-                "step": real.step,
-                "step on one batch": still.step,
-                "pipeline alone": alone,
-                "epoch beside its steps": real.beside,
+                **{name: time.median for name, time in times.items()},
                 "metrics": sum(metrics.values()),
             },
+            "spread": {k: dataclasses.asdict(v) for k, v in times.items()},
             "input": _verdict(real.step, still.step, alone, waits),
             **traced,
             "metrics": metrics,
@@ -186,30 +188,47 @@ def _optimizers(model):
     return optimizer.name, private.inner_optimizer(optimizer).name
 
 
-def _tier(model):
-    """How the steps ran, in words."""
+def _way(model, runs):
+    """How the steps ran: tier, feeds, steps in a call of the function."""
+    per_call, feeds = runs.batches_per_launch, []
+    eager = bool(model.run_eagerly or tf.config.functions_run_eagerly())
+    tier = "Keras, XLA" if model.jit_compile else "Keras, graph"
     report = getattr(model, "perf_report", None)
     if report is not None and not model.perf.is_keras:
-        tiers = {
-            value["tier"]
-            for value in report().to_dict().get("train_step", {}).values()
-            if isinstance(value, dict) and "tier" in value
+        ran = {
+            feed: section["tier"]
+            for feed, section in report()["train_step"].items()
+            if isinstance(section, dict) and "tier" in section
         }
-        if tiers:
-            return ", ".join(sorted(tiers))
-    return "Keras, XLA" if model.jit_compile else "Keras, graph"
+        feeds, tiers = list(ran), sorted(set(ran.values()))
+        tier = ", ".join(tiers)
+        if all(name.endswith("-step") for name in tiers):
+            # A launch of such a tier calls its function step by step.
+            per_call = 1.0
+    return {
+        "steps per launch": 1.0 if eager else per_call,
+        "eager": eager,
+        "tier": "eager" if eager else tier,
+        "feeds": feeds,
+    }
 
 
 def _verdict(step, still, alone, waits):
     """Whether the input holds the steps up, and the evidence.
 
-    All must say so: the steps get faster when the batch is at hand, the
-    pipeline alone is no faster than the steps it is to feed, and the trace
-    shows waits.
+    All must say so, beyond their spread: the steps get faster when the batch
+    is at hand, the pipeline alone is no faster than the steps it is to feed,
+    and the trace shows waits.
     """
     # No wait is longer than the pipeline takes.
-    share = min(max(0.0, 1 - still / step), alone / step)
-    bound = min(share, waits) > _MUCH and alone > _NEAR * still
+    share = min(
+        max(0.0, 1 - still.median / step.median), alone.median / step.median
+    )
+    bound = (
+        min(share, waits) > _MUCH
+        and still.upper < step.lower
+        and alone.upper > _NEAR * still.median
+    )
     return {"bound": bound, "share": share}
 
 
@@ -221,15 +240,16 @@ def _of_trace(trace, runs, steps):
         parts[part] += end - start
     total = sum(parts.values())
     # The trace slows the steps down: its shares of the step without it.
-    scale = runs.step / total
+    scale = runs.step.median / total
     called = trace.eager + trace.graph
-    phases, ops = _operations(trace, windows, steps)
+    phases, ops = _operations(trace, windows, scale, steps)
     origin = pieces[0][0]
     return {
         "split": {name: value * scale for name, value in parts.items()},
         "phases": phases,
         "ops": ops,
         "eager share": trace.eager / called if called else 0.0,
+        "traced step": total / steps,
         "timeline": [
             [start - origin, end - start, part]
             for start, end, part in pieces[:_PIECES]
@@ -237,8 +257,11 @@ def _of_trace(trace, runs, steps):
     }
 
 
-def _operations(trace, windows, steps):
-    """Seconds by phase, and the dearest operations; both for a step."""
+def _operations(trace, windows, scale, steps):
+    """Seconds by phase, and the dearest operations; both for a step.
+
+    Scaled as the split is, so that the two are of one kind.
+    """
     phases = collections.Counter()
     seconds, counts = collections.Counter(), collections.Counter()
     begins = [begin for begin, _ in windows]
@@ -247,10 +270,10 @@ def _operations(trace, windows, steps):
             continue
         place = bisect.bisect(begins, event.start) - 1
         if place >= 0 and event.start < windows[place][1]:
-            phases[event.phase] += event.own / steps
+            phases[event.phase] += event.own * scale
             if event.kind:
                 key = (event.name, event.kind, event.phase)
-                seconds[key] += event.own / steps
+                seconds[key] += event.own * scale
                 counts[key] += 1
     ops = [
         {

@@ -1,6 +1,7 @@
 """`profile`: figures of real models, all left bit for bit as they were."""
 
 import contextlib
+import dataclasses
 import html.parser
 import json
 import time
@@ -36,6 +37,10 @@ def make(kind=keras.Model, metrics=("AUC",), width=8, **options):
 
 def loop(steps=4):
     return [fk.perf.Execution(jit=False, steps_per_launch=steps)]
+
+
+def about(seconds, half=0.0):
+    return measure.Summary(seconds, seconds - half, seconds + half, 9)
 
 
 def values(model):
@@ -205,11 +210,14 @@ def test_the_instructions_of_xla_have_phases_too():
     ],
 )
 def test_the_input_is_the_bound_if_all_runs_say_so(still, alone, waits, bound):
-    verdict = profiling._verdict(0.010, still, alone, waits)
+    runs = about(still), about(alone), waits
+    verdict = profiling._verdict(about(0.010), *runs)
     assert verdict["bound"] is bound
     assert verdict["share"] == pytest.approx(
         min(1 - still / 0.010, alone / 0.010)
     )
+    # Within the spread of the steps nothing is certain.
+    assert not profiling._verdict(about(0.010, 0.0095), *runs)["bound"]
 
 
 def test_metrics_are_told_apart_and_the_dear_one_is_named():
@@ -234,7 +242,15 @@ def test_eager_steps_are_said_loudly(everywhere):
     assert "run_eagerly=True" in str(found).splitlines()[0]
 
 
-def made_up(length=1, **seconds):
+def made_up(length=1, noise=0.0, **seconds):
+    seconds = {
+        "step": 0.004,
+        "step on one batch": 0.004,
+        "pipeline alone": 0.001,
+        "epoch beside its steps": 0.0,
+        "metrics": 0.0,
+        **seconds,
+    }
     return measure.Profile(
         {
             "model": "net",
@@ -246,13 +262,11 @@ def made_up(length=1, **seconds):
                 "eager": False,
                 "tier": "<graph>",
             },
-            "seconds": {
-                "step": 0.004,
-                "step on one batch": 0.004,
-                "pipeline alone": 0.001,
-                "epoch beside its steps": 0.0,
-                "metrics": 0.0,
-                **seconds,
+            "seconds": seconds,
+            "spread": {
+                name: dataclasses.asdict(about(value, noise * value))
+                for name, value in seconds.items()
+                if name != "metrics"
             },
             "input": {"bound": False, "share": 0.0},
             "split": {"compute": 0.003, "input": 0.001},
@@ -267,6 +281,7 @@ def made_up(length=1, **seconds):
                 }
             ],
             "eager share": 0.0,
+            "traced step": 0.005,
             "timeline": [[0.0, 0.003, "compute"], [0.003, 0.001, "input"]],
             "metrics": {"AUC: AUC (200 thresholds)": 0.0},
             "notes": [],
@@ -276,9 +291,16 @@ def made_up(length=1, **seconds):
 
 def test_an_epoch_of_few_steps_is_spoken_of_where_it_costs():
     dear = {"epoch beside its steps": 0.03}
-    assert "30 ms beside its one step: repeat" in str(made_up(**dear))
-    assert "30 ms beside its 8 steps" in str(made_up(8, **dear))
-    for other in (made_up(), made_up(800, **dear), made_up(None, **dear)):
+    one = "30.0 ms (±0.0, n=9) beside its one step: repeat"
+    assert one in str(made_up(**dear))
+    assert "beside its 8 steps" in str(made_up(8, **dear))
+    for other in (
+        made_up(),
+        made_up(800, **dear),
+        made_up(None, **dear),
+        # On a machine that is busy with something else.
+        made_up(noise=0.95, **dear),
+    ):
         assert "beside its" not in str(other)
 
 
@@ -327,10 +349,17 @@ def test_profiles_and_receipts_are_compared_by_value_or_file(tmp_path):
     assert measure.Profile.load(tmp_path / "a.json") == first
     found = first.compare(second)
     assert found.ratios == {"seconds.step": 0.5}
+    assert found.verdicts == {"seconds.step": "faster"}
     assert str(measure.compare(tmp_path / "a.json", second)) == str(found)
-    line, unsure = str(found).splitlines()
-    assert line == "seconds.step: 4.00 ms → 2.00 ms (0.50 times)"
-    assert unsure.startswith("A time without ± is of one run")
+    assert str(found).splitlines()[0] == (
+        "seconds.step: 4.00 ms (±0.00, n=9) → 2.00 ms (±0.00, n=9) "
+        "(0.50 times, faster)"
+    )
+    noisy = made_up(noise=0.4).compare(made_up(noise=0.4, step=0.003))
+    assert noisy.verdicts == {"seconds.step": "within the noise"}
+    # What has no spread is said to be of one run.
+    dear = made_up(metrics=0.002).compare(made_up(metrics=0.001))
+    assert "A time without ± is of one run" in str(dear)
     assert str(measure.compare(first, first)) == "no difference"
 
 

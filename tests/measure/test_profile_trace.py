@@ -134,27 +134,33 @@ def run(runs, clock, epochs, batches, launch):
         clock.advance(0.2)
         for batch in range(0, batches, launch):
             runs.on_train_batch_begin(batch)
-            clock.advance(0.01 * launch * (5 if epoch < 1 else 1))
-            runs.on_train_batch_end(batch + launch - 1)
+            last = min(batch + launch, batches)
+            clock.advance(0.01 * (last - batch) * (5 if epoch < 1 else 1))
+            runs.on_train_batch_end(last - 1)
+        runs.on_epoch_end(epoch)
     runs.on_train_end()
 
 
-@pytest.mark.parametrize("launch", [1, 4, 12])
-def test_steps_and_what_is_beside_them_are_timed_apart(launch):
+@pytest.mark.parametrize(
+    ("launch", "stretches"), [(1, 6), (4, 3), (5, 3), (12, 1)]
+)
+def test_steps_and_what_is_beside_them_are_timed_apart(launch, stretches):
     clock = ManualClock()
     runs = _runs.Runs(count=12, epochs=1, clock=clock)
     runs.set_model(type("Bare", (), {"optimizer": None}))
-    run(runs, clock, epochs=3, batches=12, launch=launch)
+    run(runs, clock, epochs=4, batches=12, launch=launch)
     # The first epoch, warm-up, took five times as long.
-    assert runs.step == pytest.approx(0.01)
-    assert runs.beside == pytest.approx(0.25)
-    assert runs.batches_per_launch == launch
+    assert runs.step.median == pytest.approx(0.01)
+    assert runs.step.n == 3 * stretches
+    assert runs.beside.median == pytest.approx(0.3)
+    assert runs.beside.n == 3
+    assert runs.batches_per_launch == 12 / len(range(0, 12, launch))
 
 
 def test_windows_hold_the_batches_of_an_epoch_not_what_is_between():
     clock = ManualClock()
     runs = _runs.Runs(count=12, epochs=2, clock=clock)
-    runs.launches = [3, 3, 3, 2, 1]
+    runs.launches = [3, 3, 3, 3, 2, 1]
     marks = [(1.0, 2.0), (3.0, 4.0), (8.0, 9.0)]
     assert runs.windows(marks) == [(1.0, 4.0), (8.0, 9.0)]
 
@@ -169,4 +175,6 @@ def test_the_pipeline_alone_is_timed_without_its_start(count, seconds):
                 clock.advance(0.01 if k else 0.5)
                 yield k
 
-    assert _pipeline.seconds_alone(Made(), 3, clock) == pytest.approx(seconds)
+    found = _pipeline.seconds_alone(Made(), 3, clock)
+    assert found.median == pytest.approx(seconds)
+    assert found.n == 3 * max(1, count - 1)
