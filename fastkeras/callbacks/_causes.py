@@ -1,8 +1,8 @@
 """The known causes of a retrace, and the fix for each."""
 
-from fastkeras.engine._ledger import NOTHING
-from fastkeras.engine._ledger import SIZE
-from fastkeras.engine._ledger import WINDOW
+from fastkeras.engine._specs import NOTHING
+from fastkeras.engine._specs import SIZE
+from fastkeras.engine._specs import WINDOW
 
 LAST_BATCH = "the last batch is smaller"
 LAST_WINDOW = "the last update has fewer batches"
@@ -22,8 +22,8 @@ FIXES = {
     LAST_BATCH: "Drop the last batch (`dataset.batch(n, drop_remainder=True)`)"
     ", take a batch size that divides the number of rows, or have a FastModel "
     "fill it up (`perf=[PadBatches()]`): the same update.",
-    ROWS: "Batch all the data alike, with `drop_remainder=True`, or have a "
-    "FastModel fill the batches up (`perf=[PadBatches()]`).",
+    ROWS: "Give all batches one size, with `drop_remainder=True` and the same "
+    "in each call, or have a FastModel fill them up (`perf=[PadBatches()]`).",
     LAST_WINDOW: "Give an epoch a number of batches that `Accumulate(steps)` "
     "divides, or let it be: it is traced once, and weighs what it holds.",
     ARRAYS: "Nothing is to be done for a few lengths: each is traced once.",
@@ -72,8 +72,8 @@ def cause(entry, last):
         return BATCH_SIZE
     found = _cause_of_shapes([(a.shape, b.shape) for a, b in changes], last)
     # Its data are whole arrays, not batches.
-    is_whole = "resident" in entry.function and found in (ROWS, LAST_BATCH)
-    return ARRAYS if is_whole else found
+    is_whole = any(leaf.path == SIZE for leaf in entry.new)
+    return ARRAYS if is_whole and found in (ROWS, LAST_BATCH) else found
 
 
 def _cause_of_shapes(shapes, last):

@@ -8,7 +8,7 @@ from fastkeras.callbacks._traces import is_intended
 from fastkeras.callbacks._traces import keras_traces
 from fastkeras.callbacks._traces import made_so_far
 from fastkeras.callbacks._traces import new_entries
-from fastkeras.engine._ledger import SIZE
+from fastkeras.engine._specs import SIZE
 
 
 @dataclasses.dataclass

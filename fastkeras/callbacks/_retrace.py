@@ -18,6 +18,7 @@ class Retrace:
         fix: String, what to do about that cause.
         where: String, the epoch and the batch as `fit` prints them, or the
             method that was called instead of `fit`.
+        compiled: Bool, whether XLA compiled it.
     """
 
     function: str
@@ -29,10 +30,11 @@ class Retrace:
     cause: str
     fix: str
     where: str
+    compiled: bool
 
     def __str__(self):
         what = "traced" if self.kind == "trace" else "compiled by XLA"
-        if self.kind == "trace" and "xla" in self.function:
+        if self.kind == "trace" and self.compiled:
             what = "traced and compiled by XLA"
         changes = "; ".join(self.changes)
         return (

@@ -4,8 +4,8 @@ import weakref
 
 from fastkeras._lib import private_traces
 from fastkeras.engine._ledger import Entry
-from fastkeras.engine._ledger import nearest
-from fastkeras.engine._ledger import spec_of
+from fastkeras.engine._specs import nearest
+from fastkeras.engine._specs import spec_of
 
 #: Runners that a callback of this package made on purpose.
 _INTENDED = weakref.WeakSet()

@@ -247,6 +247,7 @@ class RetraceMonitor(Monitor):
             cause,
             _causes.FIXES[cause],
             self._where(name, first, batch),
+            entry.compiled,
         )
 
     def _where(self, name, first, batch):

@@ -1,5 +1,7 @@
 """The compiled functions of one step, each made when it is first called."""
 
+import time
+
 import tensorflow as tf
 
 from fastkeras._lib import private
@@ -106,7 +108,9 @@ class Calls:
             compute = _launch.quiet(compute, jit_compile=jit)
             return _launch.rows_function(compute, reset, window)
 
-        return self._gathers(f"{tier}, resident", make, tier, feed, due, start)
+        key = f"{tier}, resident"
+        numbers = (due, start)
+        return self._gathers(key, make, tier, feed, *numbers, by_batch=True)
 
     def _pinned_row(self, tier, feed, *numbers):
         """Runs one step of a resident feed by the one trace there is."""
@@ -132,7 +136,7 @@ class Calls:
         numbers = (due, start, updates)
         return self._gathers(key, _launch.loop_function, tier, feed, *numbers)
 
-    def _gathers(self, key, make, tier, feed, *numbers):
+    def _gathers(self, key, make, tier, feed, *numbers, by_batch=False):
         """Calls a function that gathers its rows by the permutation."""
         jit = tier.startswith("xla")
         function = self._made(
@@ -142,19 +146,17 @@ class Calls:
                 relax=not jit,
             ),
         )
-        return self._call(key, function, jit, feed, *map(tf.constant, numbers))
+        numbers = map(tf.constant, numbers)
+        return self._call(key, function, jit, feed, *numbers, by_batch=by_batch)
 
     def trace_pulls(self, tier, feed):
         """Traces the loop over a stream, apart from running it."""
-        function = self._made(
-            loop_key(tier, feed),
-            _launch.pulls_function,
-            self._step,
-            tier == "xla-loop",
-        )
-        function.get_concrete_function(
-            feed.spec, feed.iterator, tf.TensorSpec([], tf.int32)
-        )
+        key = loop_key(tier, feed)
+        jit = tier == "xla-loop"
+        function = self._made(key, _launch.pulls_function, self._step, jit)
+        count = tf.TensorSpec([], tf.int32)
+        arguments = feed.spec, feed.iterator, count
+        self.ledger.trace(self._named(key), function, *arguments)
 
     def pulls(self, tier, feed, first, count):
         """Runs steps over a stream in one call.
@@ -168,8 +170,8 @@ class Calls:
         Returns:
             Tuple of the steps it ran, and the logs of the last.
         """
-        key = loop_key(tier, feed)
-        done, logs = self._call(
+        key, start = loop_key(tier, feed), time.perf_counter()
+        done, logs, sizes = self._call(
             key,
             self._functions[key],
             tier == "xla-loop",
@@ -177,17 +179,23 @@ class Calls:
             feed.iterator,
             tf.constant(count),
         )
-        return int(done), logs
+        done, seconds = int(done), time.perf_counter() - start
+        for vector in sizes:
+            self.ledger.pulled(self._named(key), first, vector.numpy(), seconds)
+        return done, logs
 
     def _made(self, key, make, *args, **kwargs):
         if key not in self._functions:
             self._functions[key] = make(*args, **kwargs)
         return self._functions[key]
 
-    def _call(self, key, function, jit, *args):
-        name = f"{self._name} ({key})"
+    def _named(self, key):
+        return f"{self._name} ({key})"
+
+    def _call(self, key, function, jit, *args, **how):
+        name = self._named(key)
         try:
-            return self.ledger.call(name, function, jit, *args)
+            return self.ledger.call(name, function, jit, *args, **how)
         except tf.errors.OpError as error:
             if jit:
                 annotate(error, self.model)

@@ -228,7 +228,9 @@ def pulls_function(step, jit):
     Returns:
         A `tf.function` of the first batch, the iterator that yields the
         others, and N (scalar int32 tensor). It returns how many steps it ran,
-        which are fewer where the data ends, and the logs of the last.
+        which are fewer where the data ends, the logs of the last, and a list
+        of their `_sizes` (int32 vector), which is empty where XLA can't have
+        compiled anew.
     """
 
     compute = quiet(with_philox(step, jit), jit_compile=jit)
@@ -246,24 +248,48 @@ def pulls_function(step, jit):
             spec,
         )
 
-        def one(k, _, logs):
+        def one(k, _, logs, sizes):
             batch = tf.cond(
                 k == 0,
                 lambda: tf.experimental.Optional.from_value(first),
                 iterator.get_next_as_optional,
             )
             more = batch.has_value()
-            logs = tf.cond(
-                more, lambda: compute(batch.get_value()), lambda: logs
+            logs, *size = tf.cond(
+                more,
+                lambda: _computed(compute, batch.get_value(), sizes),
+                lambda: (logs, *[tf.zeros([0], tf.int32) for _ in sizes]),
             )
-            return k + tf.cast(more, tf.int32), more, logs
+            sizes = [a.write(k, s) for a, s in zip(sizes, size, strict=True)]
+            return k + tf.cast(more, tf.int32), more, logs, sizes
 
-        done, _, logs = tf.while_loop(
-            lambda k, more, _: more & (k < count),
+        done, _, logs, sizes = tf.while_loop(
+            lambda k, more, *_: more & (k < count),
             one,
-            [tf.constant(0), tf.constant(True), zeros],
+            [tf.constant(0), tf.constant(True), zeros, _noting(jit, spec)],
             parallel_iterations=1,
         )
-        return done, logs
+        return done, logs, [a.concat() for a in sizes]
 
     return quiet(launch)
+
+
+def _computed(compute, batch, sizes):
+    """The logs of a batch, and its sizes where these are noted."""
+    return (compute(batch), *[_sizes(batch) for _ in sizes])
+
+
+def _noting(jit, spec):
+    """What notes the sizes of each batch: a list of one array, or of none."""
+    specs = private.tree.flatten(spec)
+    if not jit or all(s.shape.is_fully_defined() for s in specs):
+        return []
+    options = {"infer_shape": False, "element_shape": [None]}
+    return [tf.TensorArray(tf.int32, 0, dynamic_size=True, **options)]
+
+
+def _sizes(batch):
+    """The rank and the sizes of each part of a batch, one after the other."""
+    shapes = [tf.shape(part) for part in private.tree.flatten(batch)]
+    pairs = [part for shape in shapes for part in (tf.shape(shape), shape)]
+    return tf.concat(pairs, 0)

@@ -17,13 +17,13 @@ from fastkeras.engine._launch import LOOPS
 from fastkeras.engine._launch import Rows
 from fastkeras.engine._launch import quiet
 from fastkeras.engine._ledger import Ledger
-from fastkeras.engine._ledger import spec_of
 from fastkeras.engine._loop import callback_list
 from fastkeras.engine._pilot import Pilot
 from fastkeras.engine._refusals import REFUSALS
 from fastkeras.engine._refusals import why
 from fastkeras.engine._signature import PinnedFunction
 from fastkeras.engine._signature import signature_of
+from fastkeras.engine._specs import spec_of
 
 
 class Predictor:

@@ -356,3 +356,40 @@ def test_arrays_of_another_length_are_no_smaller_last_batch():
         model.fit(X[:rows], Y[:rows], 10, verbose=0, callbacks=[monitor])
     causes = {e.cause for e in monitor.events}
     assert causes == {"the arrays have another number of rows"}
+    # XLA has the batches, which are as before: it compiles but once.
+    assert (monitor.retraces, monitor.compiles) == (2, 1)
+    assert "(xla-step, resident) was traced again" in str(monitor)
+
+
+@pytest.mark.parametrize("is_dataset", [True, False])
+def test_each_trace_of_a_loop_is_told(is_dataset):
+    """A loop over a dataset is traced before it is called."""
+    model = network(steps_per_execution=2, jit_compile=False)
+    monitor = RetraceMonitor("ignore")
+    for size in (8, 16, 32):
+        data, options = (X[:64], Y[:64]), {"batch_size": size}
+        if is_dataset:
+            data = tf.data.Dataset.from_tensor_slices(data).batch(size, True)
+            data, options = (data,), {}
+        model.fit(*data, **options, verbose=0, callbacks=[monitor])
+    assert set(monitor.traces().values()) == {3}
+    assert monitor.retraces == 2
+    first, *_ = model.train_function.ledger.entries
+    assert first.cause == "first call"
+    # Most of the first call is to trace it.
+    assert first.seconds > 0.3 * monitor.events[0].seconds
+
+
+@pytest.mark.parametrize("rows", [24, 20])
+def test_what_xla_compiles_within_a_launch_is_told(rows):
+    x = X[:rows]
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
+    model = network(steps_per_execution=3, jit_compile=True)
+    # The first epoch finds out how many steps a call may run.
+    monitor = watch(model, data.take(2).repeat(2))
+    assert (monitor.compiles, monitor.events) == (1, [])
+    model.fit(data, verbose=0, callbacks=[monitor])
+    assert model.train_function.ledger.calls < 2 * rows
+    causes = [e.cause for e in monitor.events]
+    assert causes == ["the last batch is smaller"] * (rows % 8 > 0)
+    assert monitor.compiles == 1 + len(causes)
