@@ -16,6 +16,9 @@ class Advice:
         rule: String, the name of the rule that fired.
         evidence: String, the figures that fired it.
         gain: String, what to expect.
+        ground: What the gain rests on: `"measured"` on this model and data,
+            `"bound"` (no more than that, computed from what was measured), or
+            `"not measured"`.
         change: String, the change in code.
         mathematics: `"same"` or `"changed"`: whether training computes
             something else afterwards.
@@ -36,7 +39,7 @@ class Advice:
     >>> print(advice)
     eager: run_eagerly=True
       do: compile(run_eagerly=False)
-      expect: 10 times (mathematics: same)
+      expect: 10 times (not measured; mathematics: same)
     """
 
     rule: str
@@ -44,6 +47,7 @@ class Advice:
     gain: str
     change: str
     mathematics: str = "same"
+    ground: str = "not measured"
     settings: dict = dataclasses.field(default_factory=dict)
     alternatives: tuple = ()
     aim: str = "speed"
@@ -67,7 +71,8 @@ class Advice:
         lines = [
             f"{self.rule}: {self.evidence}",
             f"  do: {self.change}",
-            f"  expect: {self.gain} (mathematics: {self.mathematics})",
+            f"  expect: {self.gain} ({self.ground}; mathematics: "
+            f"{self.mathematics})",
         ]
         lines += [f"  tried: {line}" for line in self.receipt.splitlines()]
         return "\n".join(lines)

@@ -1,8 +1,12 @@
 """fk.advise: what to change in a model, its data and how they are trained."""
 
 from fastkeras.advise import _trials
+from fastkeras.advise._facts import LOG
 from fastkeras.advise._facts import Facts
 from fastkeras.advise._rules import RULES
+
+# What advice takes: so many seconds, and so many times that of a trace.
+_SELF, _TRACES = 2, 5
 
 
 def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
@@ -10,7 +14,8 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
 
     The model is read, one step of it is traced and a few are run; weights,
     optimizer, metrics, random states and the place in the data are as before
-    afterwards.
+    afterwards. How long it will take, what is being done and each receipt are
+    logged to `logging.getLogger("fastkeras.advise")`, at level INFO.
 
     Args:
         model: A compiled `keras.Model`, a `FastModel` or not.
@@ -25,15 +30,16 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
             tried: measured in turns after warm-up, and kept if the numbers
             agree and it is faster beyond the noise (saves traces at no
             slower a step; saves memory for at most 1.5 times the step). The
-            model is left with what was kept; a line for each is logged
-            (`logging.getLogger("fastkeras.advise")`) and stands in `receipt`.
+            model is left with what was kept; a line for each stands in
+            `receipt`.
             What needs a FastModel is tried on one that shares the layers of
             a `keras.Model`, which itself stays as it is. Defaults to `False`.
         clock: `fastkeras.measure.Clock`. Defaults to `None`: the real one.
 
     Returns:
-        List of `Advice`, in the order in which to follow them: tracing, input
-        signature, XLA, half precision, memory.
+        List of `Advice`, in the order in which to follow them, and in which
+        they are tried: tracing, input signature, launches, XLA, half
+        precision, memory.
 
     Raises:
         TypeError: If `data` is of another kind.
@@ -50,5 +56,17 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
     last batch
     """
     facts = Facts(model, data, batch_size, steps, clock)
+    _tell_cost(facts)
     found = [advice for rule in RULES if (advice := rule(facts)) is not None]
     return _trials.try_all(facts, found) if apply else found
+
+
+def _tell_cost(facts):
+    """Says how long it takes, as far as the first trace tells."""
+    LOG.info("a step is traced")
+    seconds = facts.trace_seconds
+    LOG.info(
+        "a trace takes %.2g s; about %.2g s in all",
+        seconds,
+        _SELF + _TRACES * seconds,
+    )

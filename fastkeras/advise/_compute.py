@@ -10,10 +10,10 @@ from fastkeras.engine._tiers import xla_refusal
 LEAST_EPSILON = 1e-4
 #: A batch of twice the rows is worth it below so many times the seconds.
 CHEAP_DOUBLE = 1.4
-#: XLA is told of where it is so many times as fast.
-FASTER = 1.05
+#: XLA is told of where it is so many times as fast, noise taken off.
+FASTER = 1.02
 #: Share of a step from which on metrics are dear.
-COSTLY = 0.2
+COSTLY = 0.1
 
 
 def xla(facts):
@@ -21,20 +21,27 @@ def xla(facts):
     measured = facts.is_fast and facts.requested_jit == "auto"
     if model.jit_compile or measured or xla_refusal(model):
         return None
-    if not facts.is_device_bound or facts.without_xla is None:
+    if not facts.is_device_bound:
         return None
-    ratio = facts.without_xla
-    if ratio.median < FASTER:
-        return None
+    if facts.is_long:
+        found, gain, ground = "", "operations are fused", "not measured"
+        gain += f": a trace takes {facts.trace_seconds:.3g} s, XLA longer"
+    else:
+        ratio, ground = facts.without_xla, "measured"
+        if ratio is None or ratio.lower < FASTER:
+            return None
+        found = f", and without it a step takes {ratio} the time"
+        gain = f"{ratio.median:.2g} times as fast"
     return Advice(
         "XLA",
-        f"a step of {_computing(facts)}, operation by operation: XLA is off, "
-        f"and without it a step takes {ratio} the time",
-        f"{ratio.median:.2g} times as fast, measured on a few steps",
+        f"a step of {_computing(facts)}, operation by operation: XLA is off"
+        + found,
+        gain,
         "jit 'auto' in `Execution`, which measures it, or jit_compile=True"
         if facts.is_fast
         else f"{facts.way_to_fast}, which measures it, or "
         "compile(jit_compile=True)",
+        ground=ground,
         settings={"jit_compile": True},
         alternatives=({"jit_compile": "auto"} if facts.is_fast else FAST,),
     )
@@ -105,6 +112,7 @@ def larger_batch(facts):
         f"{2 / ratio:.2g} times the rows a second",
         f"batch_size={2 * facts.data.rows}, with a learning rate to match",
         mathematics="changed",
+        ground="measured",
     )
 
 
@@ -130,23 +138,21 @@ def costly_metrics(facts):
     """Metrics that take much of a step."""
     if facts.profile is None:
         return None
-    step, taken = facts.profile.step, facts.profile["seconds"]["metrics"]
-    if taken < COSTLY * step:
+    step, costs = facts.profile.step, facts.profile["metrics"]
+    taken = facts.profile["phases"].get("metrics", 0.0)
+    if taken < COSTLY * step or not costs:
         return None
-    costs = facts.profile["metrics"]
-    name = max(costs, key=costs.get)
-    metric = next((m for m in facts.metrics if m.name == name), None)
-    thresholds = getattr(metric, "num_thresholds", None)
-    many = f" ({thresholds} thresholds)" if thresholds else ""
+    label = max(costs, key=costs.get)
     return Advice(
         "costly metrics",
-        f"of a step of {step * 1e3:.3g} ms the metrics, timed apart, take "
-        f"{taken * 1e3:.3g} ms; {name}{many} most, {costs[name] * 1e3:.3g} ms",
+        f"of a step of {step * 1e3:.3g} ms the metrics take "
+        f"{taken * 1e3:.3g} ms, {label} most of it",
         f"up to {1 / max(1 - taken / step, 0.1):.2g} times as fast without "
         "them",
-        f"leave {name} out of `compile` and take it once an epoch from "
-        "`model.predict` on the validation data"
-        + (", or give it fewer num_thresholds" if thresholds else ""),
+        f"leave {label.partition(':')[0]} out of `compile` and take it once "
+        "an epoch from `model.predict` on the validation data"
+        + (", or give it fewer thresholds" if "thresholds" in label else ""),
+        ground="bound",
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 
 import keras
 import tensorflow as tf
@@ -14,13 +15,18 @@ from fastkeras.advise import _graph
 from fastkeras.advise import _times
 from fastkeras.advise._code import Code
 from fastkeras.advise._data import Data
+from fastkeras.advise._model_facts import ModelFacts
 from fastkeras.engine._resident import free_memory
 from fastkeras.measure._pipeline import copied
 from fastkeras.measure._state import as_before
-from fastkeras.model import FastModel
+
+#: Seconds of a trace beyond which XLA, which takes longer, is only named.
+LONG = 8.0
+#: Told what is done, and each receipt.
+LOG = logging.getLogger("fastkeras.advise")
 
 
-class Facts:
+class Facts(ModelFacts):
     """Reads a model, its data, and the traced graph of its step.
 
     What takes time (a trace, a few steps) happens when a rule first asks.
@@ -47,98 +53,34 @@ class Facts:
                 )
             )
         checks.positive_int(steps, "steps", "Leave it out for 10.")
-        self.model = model
+        super().__init__(model)
         self.data = Data(data, batch_size)
         self.steps = steps
         self.clock = clock or measure.Clock()
         vars(self).update(known)
-        self._build()
+        self._failure, batch = "", self.data.batch
+        try:
+            self._build(batch)
+        except Exception as caught:
+            # Whatever the user's code raises: `traced` gives it, as that of
+            # a step that can't be traced.
+            self._failure = _graph.told(caught)
 
-    def _build(self):
+    def _build(self, batch):
         """Makes the variables of the model and the optimizer."""
         model = self.model
         if not model.built:
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(self.data.batch)
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
             with _graph.shortened(self.code.lists):
                 private.forward(model, x, False)
         if model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
 
-    # The model.
-
-    @property
-    def is_fast(self):
-        """Whether fastkeras runs the steps: not Keras itself."""
-        plan = getattr(self.model, "perf", None)
-        return plan is not None and not plan.is_keras
-
-    @property
-    def way_to_fast(self):
-        """How a model that Keras runs comes to be run by fastkeras."""
-        if isinstance(self.model, FastModel):
-            return "perf='auto' in compile"
-        return "FastModel.from_keras(model) with perf='auto'"
-
-    @property
-    def is_eager(self):
-        return bool(self.model.run_eagerly or tf.config.functions_run_eagerly())
-
-    @property
-    def requested_jit(self):
-        """What was asked for, as far as it is known: True, False, "auto"."""
-        if hasattr(self.model, "requested_jit"):
-            return self.model.requested_jit
-        # Of "auto", Keras keeps only what it came to.
-        asked = self.model.get_compile_config()["jit_compile"]
-        return asked or "auto"
-
-    @property
-    def has_own_train_step(self):
-        """Whether the steps are the user's own `train_step`."""
-        module = type(self.model).train_step.__module__
-        return not module.startswith(("keras.", "fastkeras."))
-
-    @functools.cached_property
-    def layers(self):
-        """All layers, without the model itself."""
-        flat = private.flat_layers(self.model)
-        return [layer for layer in flat if layer is not self.model]
-
-    @property
-    def without_jit(self):
-        """Names of the layers that XLA can't compile."""
-        return [x.name for x in self.layers if not x.supports_jit]
-
-    @property
-    def optimizer(self):
-        """The optimizer, below one that scales the loss."""
-        return private.inner_optimizer(self.model.optimizer)
-
-    @property
-    def metrics(self):
-        """The metrics, those that `compile` was given among them."""
-        return [
-            each
-            for metric in self.model.metrics
-            for each in (metric, *getattr(metric, "metrics", ()))
-        ]
-
-    @property
-    def policies(self):
-        """Names of the dtype policies of the layers."""
-        return {layer.dtype_policy.name for layer in self.layers}
-
-    @functools.cached_property
-    def gpus(self):
-        return len(tf.config.list_physical_devices("GPU"))
-
     @functools.cached_property
     def free_memory(self):
         """Bytes of the host's memory that are free."""
         return free_memory()
-
-    # The step.
 
     @contextlib.contextmanager
     def undisturbed(self, model=None):
@@ -160,9 +102,41 @@ class Facts:
         return Code(self.model)
 
     @functools.cached_property
+    def step(self):
+        """A `tf.function` of a step without XLA, traced once for all."""
+        return _graph.step_function(self.model)
+
+    @functools.cached_property
     def traced(self):
+        if self._failure:
+            return _graph.Traced(self._failure)
         with self.undisturbed():
-            return _graph.trace(self.model, self.data.batch, self.code.lists)
+            return _graph.trace(self.step, self.data.batch, self.code.lists)
+
+    @functools.cached_property
+    def trace_seconds(self):
+        """Seconds that a trace of the step takes."""
+        with measure.Clock().stopwatch() as watch:
+            _ = self.traced
+        return watch.seconds
+
+    @property
+    def is_long(self):
+        """Whether a trace takes so long that XLA is not tried for a rule."""
+        return self.trace_seconds > LONG
+
+    @functools.cached_property
+    def in_graph(self):
+        """`Summary`: how many times as long a step takes run eagerly.
+
+        None where it can't be traced, or nothing is.
+        """
+        if self.traced.error or tf.config.functions_run_eagerly():
+            return None
+        with self.undisturbed():
+            return _times.in_graph(
+                self.model, self.step, self.data.batch, self.steps, self.clock
+            )
 
     @functools.cached_property
     def traced_again(self):
@@ -181,7 +155,11 @@ class Facts:
             return None
         with self.undisturbed():
             return measure.profile(
-                self.model, self.data.source, self.steps, self.data.batch_size
+                self.model,
+                self.data.source,
+                self.steps,
+                self.data.batch_size,
+                say=LOG.info,
             )
 
     @property
@@ -208,7 +186,11 @@ class Facts:
         try:
             with self.undisturbed():
                 return _times.without_xla(
-                    self.model, self.data.batch, self.steps, self.clock
+                    self.model,
+                    self.step,
+                    self.data.batch,
+                    self.steps,
+                    self.clock,
                 )
         except tf.errors.OpError:
             # Some operations are found out by XLA only as it compiles them.
@@ -237,7 +219,8 @@ class Facts:
         if getattr(self.model, "outputs", None):
             layers = [t._keras_history.operation for t in self.model.outputs]
             return [x.name for x in layers if x.compute_dtype == "float16"]
-        if not any(x.compute_dtype == "float16" for x in self.layers):
+        half = any(x.compute_dtype == "float16" for x in self.layers)
+        if not half or self.traced.error:
             return []
         x, _, _ = keras.utils.unpack_x_y_sample_weight(self.data.batch)
         with self.undisturbed():

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import traceback
 
 import keras
 import tensorflow as tf
@@ -12,6 +13,8 @@ from fastkeras._lib import private
 from fastkeras._lib.private import tree
 
 _PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Whose code is not the user's.
+_OTHERS = {"keras", "tensorflow", "fastkeras", "numpy", "optree"}
 _ASSIGN = {
     "AssignVariableOp",
     "AssignAddVariableOp",
@@ -54,14 +57,18 @@ class Traced:
 
 def step_function(model, jit=None):
     """A `tf.function` of one training step on a batch."""
+    step = tf.function(eager_step(model), autograph=False, jit_compile=jit)
+    return private.without_retrace_warning(step)
+
+
+def eager_step(model):
+    """A function of one training step on a batch, as it runs eagerly."""
     strategy = model.distribute_strategy
 
     def step(batch):
         return strategy.run(model.train_step, args=(batch,))
 
-    return private.without_retrace_warning(
-        tf.function(step, autograph=False, jit_compile=jit)
-    )
+    return step
 
 
 @contextlib.contextmanager
@@ -88,11 +95,11 @@ def shortened(lists):
                 values[before[name] :] = kept
 
 
-def trace(model, batch, lists):
+def trace(step, batch, lists):
     """Traces a training step and reads its graph; nothing is run.
 
     Args:
-        model: A built, compiled model.
+        step: What `step_function` returned.
         batch: Structure of tensors.
         lists: Dict of name to a Python list that may grow; what the trace
             adds to one is taken out again.
@@ -103,15 +110,26 @@ def trace(model, batch, lists):
     error, graph = "", None
     try:
         with shortened(lists) as grown:
-            graph = step_function(model).get_concrete_function(batch).graph
+            graph = step.get_concrete_function(batch).graph
     except Exception as caught:
         # Whatever the user's code raises: that it can't be traced is the
         # finding, and an advice says so.
-        error = f"{type(caught).__name__}: {checks.gist(caught)}"
+        error = told(caught)
     if graph is None:
         return Traced(error, grown=grown)
     rows = tree.flatten(batch)[0].shape[0]
     return _read(graph, rows, grown)
+
+
+def told(error):
+    """An error in words, with the place in the user's own code."""
+    places = [
+        f" in {frame.f_code.co_qualname} (line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OTHERS
+    ]
+    where = places[-1] if places else ""
+    return f"{type(error).__name__}: {checks.gist(error)}{where}"
 
 
 def trace_counts(model, batch, functions):

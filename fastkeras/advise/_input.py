@@ -1,4 +1,4 @@
-"""Rules on the data: shapes that vary, epochs that end, input that is late."""
+"""Rules on the data: input that is late, arrays, buffers, short epochs."""
 
 import itertools
 import math
@@ -7,12 +7,10 @@ from fastkeras._lib import figures
 from fastkeras._lib import private_datasets
 from fastkeras._lib.private import tree
 from fastkeras.advise._advice import FAST
-from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
 from fastkeras.advise._graph import python_calls
 from fastkeras.engine._resident import MEMORY_SHARE
 from fastkeras.measure._pipeline import copied
-from fastkeras.perf import PadBatches
 
 #: Bytes of arrays from which on Keras's copy of them counts.
 LARGE = 2**26
@@ -40,94 +38,6 @@ _FIXES = {
 _FIX = "`.cache()` after it, and `.prefetch(tf.data.AUTOTUNE)` at the end"
 
 
-def retraces(facts):
-    """Lengths, dtypes or structures that differ from batch to batch."""
-    kinds = {_without_rows(spec) for spec in facts.data.specs}
-    if len(kinds) == 1:
-        return None
-    first, second = sorted(kinds, key=str)[:2]
-    dtypes = {tuple(dtype for _, dtype in spec) for spec in kinds}
-    compiled = facts.model.jit_compile and not facts.is_eager
-    evidence = (
-        f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
-        f"such as {_text(first)} and {_text(second)}"
-    )
-    if len(dtypes) > 1:
-        return Advice(
-            "retraces",
-            evidence,
-            "one trace",
-            "cast in the pipeline, so that all batches have one dtype",
-        )
-    pads, spec = PadBatches(multiple_of=16), facts.data.open_spec
-    pinned = "" if spec is None else f"Execution(signature={_code(spec)}), or "
-    pin = {"execution": {"signature": spec, "steps_per_launch": "auto"}}
-    return Advice(
-        "retraces",
-        evidence,
-        "one trace" + (", and few compilations" if compiled else ""),
-        f"{pinned}perf=[perf.PadBatches(multiple_of=16)]{_price(facts)}, or "
-        "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`",
-        settings={} if spec is None else pin,
-        alternatives=({"perf": [pads]},),
-        aim="traces",
-    )
-
-
-def last_batch(facts):
-    first, last = facts.data.specs[0], facts.data.last
-    if last is None or _without_rows(first) != _without_rows(last):
-        return None
-    rows, of_last = first[0][0][:1], last[0][0][:1]
-    pads = facts.is_fast and facts.model.perf.pads
-    if rows == of_last or pads:
-        return None
-    compiled = facts.model.jit_compile and not facts.is_eager
-    return Advice(
-        "last batch",
-        f"the last batch has {of_last[0]} rows, the others {rows[0]}: one more "
-        + ("trace and one more XLA compilation" if compiled else "trace"),
-        "one shape in all epochs; the time of that trace, once",
-        f"perf=[perf.PadBatches()] trains on the same rows{_price(facts)}; "
-        "so does `Execution(signature='pin')`, with the number of rows left "
-        "open; `batch(n, drop_remainder=True)` leaves some out",
-        settings={"perf": [PadBatches()]},
-        alternatives=(PIN,),
-        aim="traces",
-    )
-
-
-def shapes_under_xla(facts):
-    """XLA compiles each concrete shape, also where a dimension is open."""
-    shapes = set(facts.data.specs)
-    if not facts.model.jit_compile or len(shapes) == 1 or facts.is_eager:
-        return None
-    if facts.is_fast and facts.model.perf.pads:
-        return None
-    more = "" if facts.data.is_whole else "at least "
-    vary = len({_without_rows(spec) for spec in shapes}) > 1
-    of = "multiple_of=16" if vary else ""
-    return Advice(
-        "shapes under XLA",
-        f"{more}{len(shapes)} shapes of batches: XLA compiles each, whatever "
-        "the signature leaves open",
-        f"1 compilation or few instead of {len(shapes)}",
-        f"perf=[perf.PadBatches({of})]{_price(facts)}, or pad to buckets; "
-        "`drop_remainder=True`",
-        settings={
-            "perf": [PadBatches(**({"multiple_of": 16} if vary else {}))]
-        },
-        aim="traces",
-    )
-
-
-def _price(facts):
-    """What PadBatches costs where the steps could run in loops."""
-    if facts.data.is_arrays:
-        return ""
-    return " (the steps of a dataset are then run one by one, in no loop)"
-
-
 def input_wait(facts):
     if facts.profile is None or not facts.profile["input"]["bound"]:
         return None
@@ -141,6 +51,7 @@ def input_wait(facts):
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
         f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
         f"{name}: {_fix(facts, name)}",
+        ground="bound",
     )
 
 
@@ -171,6 +82,7 @@ def _wait_for_arrays(facts):
         "of its batch are gathered from the arrays",
         f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
         f"{facts.way_to_fast}, which keeps arrays that fit on the device",
+        ground="bound",
         settings=FAST,
     )
 
@@ -228,6 +140,7 @@ def one_step_epochs(facts):
     if len(facts.data.specs) > 1:
         return None
     evidence, gain = "", "what is done once an epoch is done k times less"
+    ground = "not measured"
     if facts.profile is not None:
         beside = facts.profile["seconds"]["epoch beside its steps"]
         step = facts.profile.step
@@ -235,6 +148,7 @@ def one_step_epochs(facts):
             f": {beside * 1e3:.3g} ms beside a step of {step * 1e3:.3g} ms"
         )
         gain = f"up to {1 + beside / step:.2g} times as fast, for a large k"
+        ground = "bound"
     data = (
         "tf.data.Dataset.from_tensors(data)"
         if facts.data.is_arrays
@@ -247,21 +161,5 @@ def one_step_epochs(facts):
         gain,
         f"{data}.repeat(k) and k times fewer epochs"
         + ("" if facts.is_fast else ", with steps_per_execution=k"),
+        ground=ground,
     )
-
-
-def _without_rows(spec):
-    return tuple((shape[1:], dtype) for shape, dtype in spec)
-
-
-def _code(spec):
-    """A structure of `tf.TensorSpec` as it is written."""
-    return (
-        repr(spec)
-        .replace("TensorSpec", "tf.TensorSpec")
-        .replace(", name=None", "")
-    )
-
-
-def _text(spec):
-    return ", ".join(f"{dtype} (None, {str(s)[1:]}" for s, dtype in spec)

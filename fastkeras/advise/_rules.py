@@ -1,12 +1,14 @@
 """The rules, in the order of the field's practice.
 
-First what keeps the step from being a graph, then its signature and input,
-then XLA, then half precision, then memory.
+First what keeps the step from being a graph, then its signature, then its
+launches and input, then XLA, then half precision, then memory; at last what
+costs nothing as the model is compiled.
 """
 
 from fastkeras.advise import _compute
 from fastkeras.advise import _input
 from fastkeras.advise import _memory
+from fastkeras.advise import _shapes
 from fastkeras.advise import _tracing
 
 RULES = (
@@ -16,11 +18,11 @@ RULES = (
     _tracing.grown_list,
     _tracing.python_values,
     _tracing.variables_in_call,
-    _tracing.dispatch,
+    _shapes.retraces,
+    _shapes.last_batch,
+    _shapes.shapes_under_xla,
     _input.one_step_epochs,
-    _input.retraces,
-    _input.last_batch,
-    _input.shapes_under_xla,
+    _tracing.dispatch,
     _input.input_wait,
     _input.large_arrays,
     _input.shuffle_buffer,
@@ -37,4 +39,5 @@ RULES = (
     _memory.activations,
     _memory.frozen_prefix,
     _memory.dense_table,
+    _shapes.open_shapes,
 )

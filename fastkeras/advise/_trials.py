@@ -1,13 +1,13 @@
 """Trying advice: measured in turns after warm-up, kept only if it pays."""
 
 import dataclasses
-import logging
 import math
 
 import numpy as np
 
 from fastkeras import measure
 from fastkeras._lib import checks
+from fastkeras.advise._facts import LOG
 from fastkeras.advise._ways import Batches
 from fastkeras.advise._ways import Way
 
@@ -22,8 +22,6 @@ TOLERANCE = 1e-3
 PRICE, SAVED = 1.5, 0.1
 #: The same for one that saves traces.
 SLOWER = 1.1
-
-_LOG = logging.getLogger("fastkeras.advise")
 
 
 def try_all(facts, found):
@@ -55,7 +53,7 @@ def try_all(facts, found):
                 known.append((name, settings, advice.aim, is_kept))
             lines.append(f"{name}: {text}")
             kept = kept or is_kept
-            _LOG.info("%s", lines[-1])
+            LOG.info("%s", lines[-1])
         done.append(
             dataclasses.replace(advice, receipt="\n".join(lines), kept=kept)
         )

@@ -20,7 +20,6 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
                 "step": step,
                 "step on one batch": step * (1 - waits),
                 "epoch beside its steps": beside,
-                "metrics": metric,
             },
             "split": {
                 "compute": step * (1 - python - waits),
@@ -30,7 +29,8 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
                 "copies": 0.0,
             },
             "input": {"bound": waits > 0.1, "share": waits},
-            "metrics": {"auc": metric},
+            "metrics": {"auc: AUC (200 thresholds)": metric},
+            "phases": {"metrics": metric},
         }
     )
 
@@ -64,6 +64,7 @@ def facts(model=None, data=None, **known):
         "profile": profile(),
         "growth": growth(2.0),
         "without_xla": growth(1.5),
+        "in_graph": growth(20.0),
         **known,
     }
     model = dense() if model is None else model
