@@ -19,7 +19,7 @@ KEPT = 1000
 
 
 class _Amount(NamedTuple):
-    """A moment at which no work was pending, or what is between two."""
+    """A moment, or what is between two."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -88,7 +88,7 @@ for longer.
         self._made = None
         self._cold = self.warmup_steps
         self._mark = None
-        self._end = None
+        self._last = None
         self._window = _Amount()
         self._epoch = None
         self._per_epoch = 0
@@ -157,7 +157,10 @@ for longer.
             epoch, wait = self._epoch, self._wait() or 0.0
             epoch.first = self.clock.now() - (wait - epoch.wait)
             self._mark = _Amount(epoch.first, wait=epoch.wait)
+            self._last = self._mark
             return
+        # That of no batch, if it turns out that the data has ended.
+        self._last = self._moment(self.done)
         steps = self.done - self._mark.steps
         if self._cold:
             self._warm_up(steps)
@@ -167,20 +170,32 @@ for longer.
         elif self._window.steps + steps >= self.window:
             self._fill(self._now(self.done))
 
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self._last = self._moment(batch + 1)
+
     def after_batches(self):
         if self._mark is None:
             # The data is spent: an epoch without a batch.
             return
+        asked = self.clock.now()
         self._end = self._now(0)
-        self._epoch.inside += self._end.seconds - self._epoch.first
+        self._pending = self._end.seconds - asked
 
     def after_epoch(self, epoch, logs):
         if self._mark is None:
             return
+        # What is between the last step and here belongs to no step, but for
+        # what the device still had to do.
+        seconds, _, _, wait = self._last
+        seconds += self._pending
+        self._epoch.inside += seconds - self._epoch.first
+        steps = self.done - self._mark.steps
         if self._cold:
-            self._warm_up(self.done - self._mark.steps)
-        else:
-            self._fill(self._end._replace(steps=self.done))
+            self._warm_up(steps)
+        elif steps:
+            rows = self._end.rows
+            self._fill(_Amount(seconds, self.done, rows, wait))
         self._per_epoch = self.done
 
     def on_test_begin(self, logs=None):
@@ -200,15 +215,18 @@ for longer.
 
     # Windows.
 
+    def _moment(self, steps):
+        return _Amount(self.clock.now(), steps, wait=self._wait() or 0.0)
+
     def _now(self, steps):
         """Waits for the device; then the moment, and what is done by then."""
         synchronise(self.model)
-        rows = 0.0
+        moment, rows = self._moment(steps), 0.0
         for metric in self.model.metrics:
             # Keras weighs the loss of a batch by its rows.
             if metric.name == "loss" and hasattr(metric, "count"):
                 rows = float(metric.count)
-        return _Amount(self.clock.now(), steps, rows, self._wait() or 0.0)
+        return moment._replace(rows=rows)
 
     def _warm_up(self, steps):
         if self._is_new():

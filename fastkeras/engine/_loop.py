@@ -93,8 +93,7 @@ def _train(model, place, epochs, validate):
     for epoch in _epochs(model, place, epochs):
         with times.epoch():
             logs = _train_epoch(model, place, epochs)
-            with times.span("validation"):
-                logs.update(validate(epoch, epochs, callbacks))
+            logs.update(validate(epoch, epochs, callbacks))
             callbacks.on_epoch_end(epoch, logs)
         place.logs = logs
         place.end()
@@ -197,12 +196,13 @@ def _validation(model, data, batch_size, steps, freq):
     def validate(epoch, epochs, callbacks):
         if not private.should_eval(model, epoch, freq):
             return {}
-        logs = model.evaluate(
-            callbacks=callbacks,
-            return_dict=True,
-            _feed=feed,
-            _passes=_times_ahead(epoch, epochs, freq),
-        )
+        with model.epoch_times.span("validation"):
+            logs = model.evaluate(
+                callbacks=callbacks,
+                return_dict=True,
+                _feed=feed,
+                _passes=_times_ahead(epoch, epochs, freq),
+            )
         return {f"val_{name}": value for name, value in logs.items()}
 
     return validate

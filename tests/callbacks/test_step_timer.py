@@ -105,8 +105,13 @@ def test_input_validation_and_epochs_are_apart(monkeypatch):
         for k in range(0, 64, 8):
             clock.advance(0.005)
             yield X[k : k + 8], Y[k : k + 8]
+        # To find that there are no more is no part of a step.
+        clock.advance(0.05)
 
     class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            """Keras calls this at once, as it is not `async_safe`."""
+
         def on_epoch_end(self, epoch, logs=None):
             clock.advance(0.1)
 
@@ -131,7 +136,7 @@ def test_input_validation_and_epochs_are_apart(monkeypatch):
     assert times.step.median == pytest.approx(0.007)
     assert times.input_wait.median == pytest.approx(0.005)
     assert times.validation.median == pytest.approx(2 * 0.002)
-    assert times.epoch_overhead.median == pytest.approx(0.1)
+    assert times.epoch_overhead.median == pytest.approx(0.15)
     assert "spent outside its 8 step(s)" in str(times)
 
 
