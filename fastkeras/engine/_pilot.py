@@ -25,6 +25,9 @@ FREE = 0.15
 #: How many times the gain in the time ahead must be the cost of a trial, where
 #: an earlier run has measured both.
 PAYBACK = 3
+#: Share of the time ahead that compiling a tier may cost which an earlier run
+#: has measured to be slower: that may have been the machine of that hour.
+AGAIN = 0.01
 #: A tier must be faster by this factor to be worth changing to.
 MARGIN = 0.97
 
@@ -154,14 +157,18 @@ class Pilot:
 
     def _pays(self, tier, estimate, ahead):
         """Whether a trial of a tier is worth the time it may cost."""
+        gain = None
         if {tier, self.tier} <= self.known.keys():
             gain = self._known_step(self.tier) - self._known_step(tier)
-            if gain <= 0 or gain * ahead > PAYBACK * self.known[tier][1]:
-                return gain > 0
+            if gain * ahead > PAYBACK * self.known[tier][1]:
+                return True
         if len(self._times[self.tier]) < SAMPLES:
             return False
         # What was spent so far is a fair guess at what is to come.
         time = self._spent + ahead * self.median(self.tier)
+        if gain is not None and gain <= 0:
+            cost = max(self.known[tier][1], estimate(tier))
+            return cost <= AGAIN * time
         return estimate(tier) <= SHARE * time + FREE
 
     def _size(self, tier, left):
