@@ -137,10 +137,11 @@ def build_metrics(model, batch):
     if y is None:
         return
     metrics, loss = model._compile_metrics, model._compile_loss
-    if metrics is not None and not metrics.built:
-        compute_output_spec(model.compute_metrics, x, y, predicted, weight)
+    # The loss first, as in a step: it says which labels are missing.
     if loss is not None and not loss.built:
         compute_output_spec(loss, y, predicted, weight)
+    if metrics is not None and not metrics.built:
+        compute_output_spec(model.compute_metrics, x, y, predicted, weight)
 
 
 def _is_shaped(spec):

@@ -136,6 +136,16 @@ def test_metrics_are_made_from_the_outputs_of_a_model(length, are_built):
     assert model._compile_metrics.built == are_built
 
 
+def test_labels_that_are_missing_are_told_by_the_loss():
+    inputs = keras.Input((2,))
+    outputs = [keras.layers.Dense(1, name=n)(inputs) for n in "ab"]
+    model = keras.Model(inputs, outputs)
+    model.compile(loss={"a": "mse"}, metrics={"a": "mae"})
+    batch = (tf.TensorSpec([8, 2]), {"a": tf.TensorSpec([8, 1])})
+    with pytest.raises(ValueError, match="Expected keys .*'b'"):
+        private_calls.build_metrics(model, batch)
+
+
 def test_a_batch_without_labels_makes_no_metric():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model = keras.Model(model.inputs, model.outputs)
