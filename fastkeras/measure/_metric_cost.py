@@ -8,8 +8,10 @@ import tensorflow as tf
 from fastkeras._lib import private
 from fastkeras._lib import private_measure
 from fastkeras._lib import scopes
+from fastkeras.measure._state import whole
 
 _CALLS = 15
+_METHODS = ("update_state", "result")
 
 
 def seconds(model, batch, clock):
@@ -49,17 +51,21 @@ def named(model):
         for part in (metric, *getattr(metric, "metrics", ()))
     ]
     before = [dict(vars(metric)) for metric in metrics]
-    for metric in metrics:
-        for method in ("update_state", "result"):
-            vars(metric)[method] = _scoped(metric, getattr(metric, method))
-    try:
-        yield
-    finally:
+
+    def put_back():
         for metric, attributes in zip(metrics, before, strict=True):
-            for method in ("update_state", "result"):
-                vars(metric).pop(method)
+            for method in _METHODS:
+                vars(metric).pop(method, None)
                 if method in attributes:
                     vars(metric)[method] = attributes[method]
+
+    try:
+        for metric in metrics:
+            for method in _METHODS:
+                vars(metric)[method] = _scoped(metric, getattr(metric, method))
+        yield
+    finally:
+        whole(put_back)
 
 
 def _scoped(metric, method):

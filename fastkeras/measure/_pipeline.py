@@ -33,14 +33,7 @@ class Pipeline:
 
     def __init__(self, data, batch_size, most):
         if hasattr(data, "__next__"):
-            raise TypeError(
-                checks.message(
-                    "`data` must be such that it can be gone through again",
-                    f"data={data!r}",
-                    "A generator would lose the batches that the profile "
-                    "takes: give arrays, a Dataset or a PyDataset.",
-                )
-            )
+            raise TypeError(_runs.once(f"data={data!r}"))
         if isinstance(data, tf.data.Dataset):
             copy = copied(data).take(most)
             self.arguments = {"x": copy, "shuffle": False}
@@ -69,7 +62,10 @@ class Pipeline:
         size = int(self._dataset.cardinality())
         if size >= 0:
             return size
-        return sum(1 for _ in self.batches())
+        count = sum(1 for _ in self.batches())
+        if count and next(self.batches(), None) is None:
+            raise TypeError(_runs.once("a Dataset that is empty by now"))
+        return count
 
     def frozen(self, count, are_resident):
         """Its first batch, again and again.

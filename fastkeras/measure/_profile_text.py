@@ -8,6 +8,7 @@ _SOME = 0.1
 # Phases that need a word.
 _PHASES = {
     "feed": "rows taken from arrays",
+    "replicas": "sums and copies between the replicas",
     "runtime": "XLA between its operations",
     "eager": "run one by one from Python",
     "other": "in no scope of a layer, a loss, the optimizer or a metric",

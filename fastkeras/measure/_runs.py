@@ -4,13 +4,15 @@ import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
+from fastkeras._lib import private_measure
 from fastkeras.measure import _xplane
+from fastkeras.measure._state import whole
 from fastkeras.measure.stats import summarize
 
 #: Batches that are trained before any counts.
 WARM_UP = 10
-#: Epochs that are timed at the least: fewer have no spread.
-_LEAST = 3
+# Epochs, and batches, that are timed at the least: fewer have no spread.
+_EPOCHS, _BATCHES = 3, 20
 # Stretches of an epoch that are timed apart.
 _STRETCHES = 5
 
@@ -30,6 +32,20 @@ def ends(count):
     return [*range(length, count - length + 1, length), count]
 
 
+def once(what):
+    """The message for data that can be gone through only once.
+
+    Args:
+        what: String, what was received.
+    """
+    return checks.message(
+        "`data` must be such that it can be gone through again",
+        what,
+        "A generator would lose the batches that the profile takes: give "
+        "arrays, a Dataset or a PyDataset.",
+    )
+
+
 class Runs(keras.callbacks.Callback):
     """Times the epochs of a `fit` after warm-up, then traces as many.
 
@@ -43,6 +59,7 @@ class Runs(keras.callbacks.Callback):
 
     Attributes:
         launches: List of integers, the launches of each epoch.
+        begun: List of integers, with those that found the data at its end.
     """
 
     #: The engine may run many steps between two calls of the hooks.
@@ -50,10 +67,10 @@ class Runs(keras.callbacks.Callback):
 
     def __init__(self, count, epochs, clock, folder=None):
         super().__init__()
-        self.launches = []
+        self.launches, self.begun = [], []
         self._count = count
         self._ends = ends(count)
-        self._timed = max(_LEAST, epochs)
+        self._timed = max(_EPOCHS, -(-_BATCHES // count), epochs)
         self._traced = epochs if folder else 0
         self._warm = -(-WARM_UP // count)
         self._clock = clock
@@ -67,10 +84,11 @@ class Runs(keras.callbacks.Callback):
         epochs = self._warm + self._timed + self._traced
         try:
             model.fit(**data, epochs=epochs, verbose=0, callbacks=[self])
+            self._stop_trace(save=True)
         finally:
-            self._end_mark()
-            if self._tracing:
-                tf.profiler.experimental.stop()
+            whole(lambda: self._stop_trace(save=False))
+        if len(self.launches) < epochs or not all(self.launches):
+            raise TypeError(once(f"{epochs} passes, of which one was empty"))
 
     # What was measured.
 
@@ -105,9 +123,12 @@ class Runs(keras.callbacks.Callback):
             marks: List of start and end of each launch traced.
         """
         windows, marks = [], list(marks)
-        for launches in self.launches[self._warm + self._timed :]:
-            windows.append((marks[0][0], marks[launches - 1][1]))
-            del marks[:launches]
+        first = self._warm + self._timed
+        for ended, begun in zip(
+            self.launches[first:], self.begun[first:], strict=True
+        ):
+            windows.append((marks[0][0], marks[ended - 1][1]))
+            del marks[:begun]
         return windows
 
     # Keras's hooks.
@@ -117,13 +138,14 @@ class Runs(keras.callbacks.Callback):
         if self._traced and epoch == self._warm + self._timed:
             self._start_trace()
         self.launches.append(0)
+        self.begun.append(0)
         self._stretches.append([])
 
     def on_train_batch_begin(self, batch, logs=None):
-        if not self.launches[-1]:
+        if not self.begun[-1]:
             self._start_of_batches = self._start = self._clock.now()
             self._first = self._done = 0
-        self.launches[-1] += 1
+        self.begun[-1] += 1
         if self._tracing:
             # Without `_r` no tool can tell the time of a step.
             self._mark = tf.profiler.experimental.Trace(
@@ -132,12 +154,15 @@ class Runs(keras.callbacks.Callback):
             self._mark.__enter__()
 
     def on_train_batch_end(self, batch, logs=None):
-        self._done = batch + 1
+        self.launches[-1] += 1
+        # Keras counts the last launch as if it were full.
+        self._done = min(batch + 1, self._count)
         if any(self._first < end <= self._done for end in self._ends):
             self._end_stretch()
         self._end_mark()
 
     def on_epoch_end(self, epoch, logs=None):
+        self._end_mark()
         # Data of random length may end before they did the first time.
         if self._first < self._done:
             self._end_stretch()
@@ -158,12 +183,21 @@ class Runs(keras.callbacks.Callback):
             self._mark.__exit__(None, None, None)
             self._mark = None
 
+    def _stop_trace(self, save):
+        self._end_mark()
+        if self._tracing and private_measure.is_profiled():
+            tf.profiler.experimental.stop(save)
+        self._tracing = False
+
     def _start_trace(self):
         # The default levels, without Python's calls: given as options they are
         # not taken, and TensorFlow prints a warning for each.
+        # Said before it is true: an interrupt may fall in between.
+        self._tracing = True
         try:
             tf.profiler.experimental.start(self._folder)
         except tf.errors.AlreadyExistsError:
+            self._tracing = False
             raise ValueError(
                 checks.message(
                     "`profile` must be the only profiler that runs",
@@ -171,4 +205,3 @@ class Runs(keras.callbacks.Callback):
                     "Stop it first: tf.profiler.experimental.stop().",
                 )
             ) from None
-        self._tracing = True

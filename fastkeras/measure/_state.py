@@ -22,13 +22,31 @@ def as_before(model):
     variables = of_step(model)
     values = [v.numpy() for v in variables]
     attributes = dict(vars(model))
-    vars(model)["train_function"] = None
-    try:
-        with private_seeds.another_series():
-            yield
-    finally:
+
+    def put_back():
         vars(model).clear()
         vars(model).update(attributes)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         randomness.set_state(random)
+
+    try:
+        vars(model)["train_function"] = None
+        with private_seeds.another_series():
+            yield
+    finally:
+        whole(put_back)
+
+
+def whole(put_back):
+    """Has something put back also where Ctrl-C falls into it.
+
+    Args:
+        put_back: Function that may be called again. The interrupt is raised
+            when all is done.
+    """
+    try:
+        put_back()
+    except KeyboardInterrupt:
+        whole(put_back)
+        raise

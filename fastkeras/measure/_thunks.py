@@ -109,10 +109,12 @@ class _Near:
     """Names for instructions that XLA made itself, which have none.
 
     They go with the last phase they are computed from; what is computed from
-    arguments alone, with the first that uses it.
+    arguments or from the forward pass alone, with the first that uses it: the
+    gradient of a pooling looks for its maxima in what the layer was given.
     """
 
     _ORDER = ("feed", "forward", "backward", "metrics", "optimizer")
+    _EARLY = ("feed", "forward")
 
     def __init__(self, computation, phase):
         self._phase = phase
@@ -124,38 +126,31 @@ class _Near:
 
     def path(self, instruction):
         """The name of a neighbour, or ""."""
-        return self._before(instruction) or min(
-            self._nearest(
-                instruction,
-                lambda i: self._users[i.id],
-                lambda i: _own(i) or self._before(i),
-            ),
+        before = max(
+            self._named(instruction, lambda i: i.operand_ids),
             key=self._rank,
             default="",
         )
-
-    def _before(self, instruction):
-        paths = self._nearest(instruction, lambda i: i.operand_ids, _own)
-        return max(paths, key=self._rank, default="")
+        if before and self._phase(before) not in self._EARLY:
+            return before
+        after = self._named(instruction, lambda i: self._users[i.id])
+        return min(after, key=self._rank, default=before)
 
     def _rank(self, path):
         return self._ORDER.index(self._phase(path))
 
-    def _nearest(self, instruction, step, name):
-        """The names of the nearest instructions that have a phase."""
-        seen, level = {instruction.id}, [instruction]
-        while level:
-            numbers = {n for i in level for n in step(i)} - seen
+    def _named(self, instruction, step):
+        """The first names with a phase on each way from an instruction."""
+        seen, found, ahead = {instruction.id}, [], [instruction]
+        while ahead:
+            numbers = set(step(ahead.pop())) - seen
             seen |= numbers
-            level = [self._byid[n] for n in sorted(numbers)]
-            paths = [
-                path
-                for path in map(name, level)
-                if self._phase(path) in self._ORDER
-            ]
-            if paths:
-                return paths
-        return []
+            for other in (self._byid[n] for n in sorted(numbers)):
+                if self._phase(_own(other)) in self._ORDER:
+                    found.append(_own(other))
+                else:
+                    ahead.append(other)
+        return found
 
 
 class Thunk(NamedTuple):
@@ -182,7 +177,8 @@ def times(lines, known):
 
     Returns:
         Dict of index of line and index of span to `Thunk`. The executor's own
-        is the time in which no instruction is under way.
+        is the time in which no instruction is under way, up to its last: its
+        thread may be put off before it notes that it has ended.
     """
     done = _done(lines)
     own = {
@@ -211,7 +207,9 @@ def times(lines, known):
             late = seen.free(lines[place[0]][place[1]][1], thunk.end)
             found[place] = thunk._replace(seconds=thunk.seconds + late)
     busy, until = _Busy((start, last) for start, _, last in work), 0.0
+    ran = [sorted(s[:2] for s in spans if "hlo_op" in s[3]) for spans in lines]
     for start, end, place in sorted(executors):
+        end = _last(ran[place[0]], start, end)
         seconds = busy.free(max(start, until), end) if end > until else 0.0
         found[place] = Thunk(end, seconds, True)
         until = max(end, until)
@@ -227,6 +225,13 @@ def _runs(span, known):
     """Whether a span only runs others."""
     found = known.get(key(span[3]))
     return found is not None and found.control
+
+
+def _last(spans, start, end):
+    """The end of the last of sorted spans between two moments, or `start`."""
+    place = bisect.bisect_left(spans, (end,)) - 1
+    is_inside = place >= 0 and spans[place][0] >= start
+    return min(end, spans[place][1]) if is_inside else start
 
 
 def _own_seconds(spans):

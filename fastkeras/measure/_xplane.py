@@ -194,6 +194,8 @@ def phase(path, optimizers):
         return "metrics"
     if scopes.FEED in around:
         return "feed"
+    if _COLLECTIVE.match(name):
+        return "replicas"
     if "gradient_tape" in around:
         return "backward"
     if any(scope in optimizers for scope in around):
@@ -204,6 +206,7 @@ def phase(path, optimizers):
     return "backward" if _SUM.match(name) else "other"
 
 
+_COLLECTIVE = re.compile(r"^(Collective|Nccl)")
 _SUM = re.compile(r"^AddN(_\d+)?$")
 _WRAPPER = re.compile(
     r"^(StatefulPartitionedCall|PartitionedCall|while|cond|body|then|else"

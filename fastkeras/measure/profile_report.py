@@ -35,9 +35,9 @@ class Profile(Receipt):
     - `phases`: dict of phase to the seconds of its operations in a step, to
       the scale of `split`; several may run at once, so that together they can
       be more than the step. `forward` (the loss with it), `backward`,
-      `optimizer`, `metrics`; `feed` takes rows from arrays; `runtime` is XLA
-      between its operations; `eager` is run one by one from Python; `other`
-      is in no scope of a layer, a loss or these.
+      `optimizer`, `metrics`; `feed` takes rows from arrays; `replicas` sums
+      over them; `runtime` is XLA between its operations; `eager` is run one
+      by one from Python; `other` is in no scope of a layer, a loss or these.
     - `ops`: list of dicts, the dearest operations, each with its `count` and
       `seconds` in a step, to the same scale.
     - `metrics`: dict of metric to the seconds of its update.

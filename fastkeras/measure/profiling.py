@@ -216,9 +216,9 @@ def _way(model, runs):
 def _verdict(step, still, alone, waits):
     """Whether the input holds the steps up, and the evidence.
 
-    All must say so, beyond their spread: the steps get faster when the batch
-    is at hand, the pipeline alone is no faster than the steps it is to feed,
-    and the trace shows waits.
+    All must say so: the steps get faster when the batch is at hand, by more
+    than the spreads, the pipeline alone is no faster than the steps it is to
+    feed, and the trace shows waits.
     """
     # No wait is longer than the pipeline takes.
     share = min(
@@ -227,7 +227,7 @@ def _verdict(step, still, alone, waits):
     bound = (
         min(share, waits) > _MUCH
         and still.upper < step.lower
-        and alone.upper > _NEAR * still.median
+        and alone.median > _NEAR * still.median
     )
     return {"bound": bound, "share": share}
 

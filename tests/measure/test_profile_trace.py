@@ -93,6 +93,7 @@ def test_phases_are_told_by_scope():
     other = {e.name: e.phase for e in _xplane.parse(space(LINES)).events}
     assert other["StatefulPartitionedCall/adam/Mul_3"] == "forward"
     assert _xplane.phase("while/body/_1/Less", ()) == "other"
+    assert _xplane.phase("replica_1/CollectiveReduceV2_1", ()) == "replicas"
 
 
 def test_eager_and_compiled_calls_are_told_apart():
@@ -161,7 +162,9 @@ def test_windows_hold_the_batches_of_an_epoch_not_what_is_between():
     clock = ManualClock()
     runs = _runs.Runs(count=12, epochs=2, clock=clock)
     runs.launches = [3, 3, 3, 3, 2, 1]
-    marks = [(1.0, 2.0), (3.0, 4.0), (8.0, 9.0)]
+    # The last but one began a launch that found no more data.
+    runs.begun = [3, 3, 3, 3, 3, 1]
+    marks = [(1.0, 2.0), (3.0, 4.0), (4.0, 5.0), (8.0, 9.0)]
     assert runs.windows(marks) == [(1.0, 4.0), (8.0, 9.0)]
 
 

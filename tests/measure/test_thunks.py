@@ -37,8 +37,10 @@ def test_what_goes_on_after_its_event_counts_where_nothing_else_is_told():
     # event, 3 up to the copy, 11 from there to 20.
     assert found["conv"] == (15, 20)
     assert found["copy"] == (4, 9) and found["add"] == (9, 29)
-    # Of the executor, what no instruction has: 0 to 1; 29 to 30.
-    assert found[EXECUTE][0] == 1
+    # Of the executor, what no instruction has, up to the last; the other is
+    # of the second thread, put off after it.
+    assert _thunks.times(lines, {})[0, 0].seconds == 1
+    assert found[EXECUTE] == (0, 29)
     # Control: with no word of its end it lasts as long as its event.
     lines[1].pop()
     assert own(lines)["conv"] == (1, 2)
@@ -81,6 +83,15 @@ def test_what_xla_made_itself_goes_with_what_it_is_computed_from():
         ("moved", "", "x"),
         ("weights", "adam/Sub", "filter", "moved"),
         ("sum", "AddN_1"),
+        # What a pooling's gradient makes of the layer's input.
+        ("places", ""),
+        ("pair", "", "relu", "places"),
+        ("maxima", "", "pair"),
+        ("spread", "gradient_tape/net/pool/MaxPoolGrad", "maxima", "slope"),
+        # The same, used by the next layer too.
+        ("copied", "", "relu"),
+        ("next", "net/dense/MatMul", "copied"),
+        ("back", "gradient_tape/net/dense/MatMul", "copied"),
     )
 
     def read(programs):
@@ -103,6 +114,13 @@ def test_what_xla_made_itself_goes_with_what_it_is_computed_from():
         "moved": "optimizer",
         "weights": "optimizer",
         "sum": "backward",
+        "places": "backward",
+        "pair": "backward",
+        "maxima": "backward",
+        "spread": "backward",
+        "copied": "forward",
+        "next": "forward",
+        "back": "backward",
     }
     name = found[3, "step", "filter"].name
     assert name == "filter (near gradient_tape/net/conv/ReluGrad)"
