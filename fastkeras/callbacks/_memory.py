@@ -1,117 +1,163 @@
-"""What this process holds: containers of tensors, and graphs of functions."""
+"""What this process holds: arrays and numbers by holder, graphs of functions.
+
+Python's garbage collector knows what refers to others, but not arrays, strings
+and numbers: their bytes are counted where they are referred to. What grows may
+be a holder itself, such as a list of arrays, or hold new holders, such as a
+list of objects with an array each.
+"""
 
 import collections
 import gc
+import sys
+import types
 
 import numpy as np
 import tensorflow as tf
 
-_ARRAYS = (tf.Tensor, np.ndarray)
-_CONTAINERS = (list, tuple, dict, set, collections.deque)
+from fastkeras.callbacks._holders import described
+
+#: Bytes below which a holder is left out: most hold a few names.
+SMALL = 1024
+#: Bytes from which on an array is told from the others of its holder.
+LARGE = 2**16
+#: How far up from a holder to look for what holds many of its kind.
+LEVELS = 3
+_PLAIN = (str, bytes, bytearray, int, float, complex, np.generic)
+_CONTAINERS = {list, dict, set, collections.deque}
+#: What a function refers to is there since it was defined.
+_SKIPPED = {
+    type,
+    types.FrameType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.GetSetDescriptorType,
+}
 
 
 class Held:
-    """The containers of tensors or arrays that are alive at a moment.
+    """The holders that are alive at a moment.
 
     Attributes:
-        sizes: Dict of the id of a container to its bytes.
+        sizes: Dict of the id of a holder to the bytes it alone refers to.
+        large: Set of pairs of the id and the bytes of an array.
         graphs: Integer, graphs of functions that are alive.
     """
 
     def __init__(self):
         self.graphs = 0
         self.sizes = {}
-        for one in _objects():
-            size = _held(one)
-            if size:
+        sizes = _Sizes()
+        self.large = sizes.large
+        for one in gc.get_objects():
+            size = sizes.own(one)
+            if size >= SMALL:
                 self.sizes[id(one)] = size
             self.graphs += issubclass(type(one), tf.Graph)
 
     def grown(self, least):
-        """The container that has grown most since then.
+        """What has grown most since then.
 
         Args:
-            least: Integer, bytes of growth below which one is left out.
+            least: Integer, bytes of growth below which it is left out.
 
         Returns:
             Tuple of its name, its length and its bytes; None if there is none.
         """
-        found = None
-        for one in _objects():
-            size = _held(one)
-            growth = size - self.sizes.get(id(one), 0)
-            if size and growth >= least:
-                found, least = (one, size), growth
-        if found is None:
-            return None
-        return _name(found[0]), len(found[0]), found[1]
+        sizes, before = _Sizes(), self.sizes.get
+        holders, growths = [], {}
+        for one in gc.get_objects():
+            growth = sizes.own(one) - before(id(one), 0)
+            if growth >= SMALL:
+                holders.append(one)
+                growths[id(one)] = growth
+
+        def growth_of(one):
+            size = sizes.leaf(one)
+            return 0 if (id(one), size) in self.large else size
+
+        for _ in range(LEVELS):
+            if not holders:
+                return None
+            most = max(holders, key=lambda one: growths[id(one)])
+            if growths[id(most)] >= least:
+                return described(most, growth_of, sizes.whole)
+            growth_of = _by_id(growths)
+            holders, growths = _parents(holders, growths)
+        return None
 
 
-def _objects():
-    """All objects that hold others."""
+def _by_id(growths):
+    return lambda one: growths.get(id(one), 0)
+
+
+def _parents(holders, growths):
+    """What refers to holders, and by how much these have grown in all."""
+    parents, sums = [], {}
     for one in gc.get_objects():
-        yield one
-        # Python leaves out dicts of numbers and NumPy's arrays.
+        if type(one) in _SKIPPED or one is holders or one is parents:
+            continue
+        found = growths.keys() & set(map(id, gc.get_referents(one)))
+        if found:
+            parents.append(one)
+            sums[id(one)] = sum(growths[key] for key in found)
+    return parents, sums
+
+
+class _Sizes:
+    """Bytes of objects, whose kinds are told apart once."""
+
+    def __init__(self):
+        self._leaves = {}
+        self.large = set()
+
+    def own(self, one):
+        """Bytes that an object and the leaves it refers to take."""
+        kind = type(one)
+        if kind in _SKIPPED:
+            return 0
+        size = sys.getsizeof(one) if kind in _CONTAINERS else 0
+        leaves = self._leaves
+        # Not by index: a list that another thread is still filling has holes.
         for member in gc.get_referents(one):
-            if type(member) is dict and not gc.is_tracked(member):
-                yield member
+            kind = type(member)
+            if kind not in leaves:
+                leaves[kind] = self._leaf(kind)
+            if leaves[kind]:
+                part = leaves[kind](member)
+                size += part
+                if part >= LARGE:
+                    self.large.add((id(member), part))
+        return size
+
+    def leaf(self, one):
+        """Bytes of an object that holds no others, 0 for one that may."""
+        leaf = self._leaf(type(one))
+        return leaf(one) if leaf else 0
+
+    def whole(self, one, levels=LEVELS):
+        """Bytes of an object and of what it holds, some levels down."""
+        size = self.leaf(one) or self.own(one)
+        for member in gc.get_referents(one) if levels else ():
+            if type(member) not in _SKIPPED and not self.leaf(member):
+                size += self.whole(member, levels - 1)
+        return size
+
+    def _leaf(self, kind):
+        """Function of an object to its bytes, if its kind holds no others."""
+        if issubclass(kind, _PLAIN):
+            return sys.getsizeof
+        if issubclass(kind, np.ndarray):
+            return lambda array: array.nbytes
+        if issubclass(kind, (tf.Tensor, tf.Variable)):
+            return _elements
+        return self._untracked if kind in (dict, tuple) else None
+
+    def _untracked(self, one):
+        """Bytes of what Python leaves out, as it holds nothing but leaves."""
+        return 0 if gc.is_tracked(one) else self.own(one)
 
 
-def _held(container, deep=True):
-    """Bytes of the arrays in a container, and in those that are its members.
-
-    Of many members the first tells the kind of all, as there are many
-    containers.
-    """
-    kind = type(container)
-    if kind not in _CONTAINERS or (deep and kind is tuple):
+def _elements(tensor):
+    if tf.is_symbolic_tensor(tensor):
         return 0
-    # Not by index: a list that another thread is still filling has holes.
-    members = gc.get_referents(container)
-    # Those of a dict are its keys too.
-    if not any(_is_of_arrays(m, deep) for m in members[:2]):
-        return 0
-    return sum(
-        _size(m) + (_held(m, deep=False) if deep else 0) for m in members
-    )
-
-
-def _is_of_arrays(member, deep):
-    if issubclass(type(member), _ARRAYS):
-        return True
-    if not deep or type(member) not in _CONTAINERS:
-        return False
-    return any(
-        issubclass(type(m), _ARRAYS) for m in gc.get_referents(member)[:2]
-    )
-
-
-def _size(value):
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, tf.Tensor):
-        return (value.shape.num_elements() or 0) * value.dtype.size
-    return 0
-
-
-def _name(one):
-    """`"Class.attribute"` or a variable's name, as far as it can be found."""
-    kind = type(one).__name__
-    for holder in gc.get_referrers(one):
-        names = holder if isinstance(holder, dict) else None
-        if names is None:
-            names = getattr(holder, "__dict__", None) or {}
-        for key, value in list(names.items()):
-            if value is one and isinstance(key, str):
-                owner = f"{type(holder).__name__}."
-                if isinstance(holder, dict):
-                    owner = _owner(holder)
-                return f"the {kind} `{owner}{key}`"
-    return f"a {kind}"
-
-
-def _owner(names):
-    for holder in gc.get_referrers(names):
-        if getattr(holder, "__dict__", None) is names:
-            return f"{type(holder).__name__}."
-    return ""
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size

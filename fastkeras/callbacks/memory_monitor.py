@@ -16,6 +16,8 @@ from fastkeras.callbacks._traces import made_so_far
 MB = 2**20
 #: Growths, epoch by epoch, below which nothing is said.
 ENOUGH = 3
+#: The part of a growth that what is to blame has to explain.
+MOST = 0.55
 
 
 class MemoryMonitor(Monitor):
@@ -173,13 +175,15 @@ class MemoryMonitor(Monitor):
                 f"Suspect: the cache of functions; {later[-1]} trace(s) in "
                 "this epoch, and each is kept. RetraceMonitor tells why."
             )
-        found = self._before.grown(grown / 2)
+        total = self.host[-1] - self.host[self._since - 1]
+        found = self._before.grown(MOST * max(total, grown))
         if found:
             name, count, size = found
             return (
-                f"Suspect: {name}, which grows; it holds {count} tensors or "
-                f"arrays of {memory(size)} in all. Keep numbers "
-                "(`float(value)`) in place of tensors, or only the last few."
+                f"Suspect: {name}, which grows; it holds {count} "
+                f"member{'s' * (count != 1)} of {memory(size)} in all. Keep "
+                "numbers (`float(value)`) in place of tensors, or only the "
+                "last few."
             )
         graphs = _memory.Held().graphs - self._before.graphs
         traces = self.traces[self._since :]
@@ -192,7 +196,7 @@ class MemoryMonitor(Monitor):
                 "tensors in place of Python numbers."
             )
         return (
-            "No function is traced again and no list of tensors grows: "
+            "No function is traced again and nothing grows that Python holds: "
             "look at what the data pipeline caches (`cache()`, a large "
             "`shuffle` buffer)."
         )

@@ -1,6 +1,7 @@
 """MemoryMonitor against memory that the test takes itself."""
 
 import copy
+import mmap
 import warnings
 
 import keras
@@ -57,7 +58,7 @@ def test_a_growth_is_measured_and_its_list_found_by_name(base):
     text = str(told[0].message)
     assert "the list `Hoards.losses`, which grows; it holds " in text
     # The first epoch is past, then three growths.
-    assert "it holds 4 tensors or arrays of 160.0 MB" in text
+    assert "it holds 4 members of 160.0 MB" in text
     assert monitor.growth == pytest.approx(40 * MB, rel=0.2)
     assert len(monitor.host) == 6
     assert monitor.host_peak >= max(monitor.host)
@@ -65,32 +66,88 @@ def test_a_growth_is_measured_and_its_list_found_by_name(base):
 
 
 def zeros(count):
-    return [tf.zeros([1000]) for _ in range(count)]
+    return [tf.zeros([10_000]) for _ in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("kept", "name", "length"),
-    [
-        (lambda: zeros(50), "list", 50),
-        (lambda: dict(enumerate(zeros(50))), "dict", 50),
-        (lambda: {k: np.zeros(500) for k in range(50)}, "dict", 50),
-        (lambda: [(one, 1.0) for one in zeros(50)], "list", 50),
-        (lambda: [{"loss": one} for one in zeros(50)], "list", 50),
-    ],
-)
-def test_what_grows_is_sized_and_named(kept, name, length):
-    class Keeps:
-        pass
+class Keeps:
+    def __init__(self, values=None):
+        self.values = values
 
-    one, data = Keeps(), [np.zeros(10**6)] * 3
+
+def hidden(values):
+    """A function that keeps values as only a function can."""
+    kept = values
+
+    def keep(value):
+        kept.append(value)
+
+    return keep
+
+
+def drawn(values):
+    """A generator that keeps values of its own."""
+    kept = list(values)
+    while True:
+        yield kept
+
+
+KEPT = {
+    "list": (lambda: zeros(50), "the list `Keeps.values`", 50),
+    "behind others": (lambda: [0, None, *zeros(50)], "the list `Keep", 52),
+    "dict": (lambda: dict(enumerate(zeros(50))), "the dict `Keeps.va", 50),
+    "arrays": (
+        lambda: {k: np.zeros(5000) for k in range(50)},
+        "the dict `Keeps.values`",
+        50,
+    ),
+    "pairs": (lambda: [(x, 1.0) for x in zeros(50)], "the list `Kee", 50),
+    "dicts": (lambda: [{"loss": x} for x in zeros(50)], "the list `Kee", 50),
+    "deep": (
+        lambda: {"a": {"b": [[[x]] for x in zeros(50)]}},
+        "the list `Keeps.values['a']['b']`",
+        50,
+    ),
+    "objects": (
+        lambda: [Keeps(x) for x in zeros(50)],
+        "the list `Keeps.values`",
+        50,
+    ),
+    "variables": (
+        lambda: [keras.Variable(x) for x in zeros(50)],
+        "the list `Keeps.values`",
+        50,
+    ),
+    "tracked": (lambda: tracked(zeros(50)), "the list `Keeps.values`", 50),
+    "an array": (lambda: np.zeros(250_000), "the ndarray `Keeps.values`", 1),
+    "bytes": (lambda: [b"x" * 200_000] * 10, "the list `Keeps.values`", 10),
+    "closure": (
+        lambda: hidden(zeros(50)),
+        "the list `kept` of `hidden.<locals>.keep`",
+        50,
+    ),
+}
+
+
+def tracked(values):
+    module = tf.Module()
+    module.values = values
+    return module.values
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_grows_is_sized_and_named(kind):
+    kept, name, length = KEPT[kind]
+    one, data = Keeps(), [np.zeros(10**7)] * 3
     before = _memory.Held()
     one.values = kept()
-    expected = (f"the {name} `Keeps.values`", length, 200_000)
-    assert before.grown(least=150_000) == expected
+    found = before.grown(least=1_500_000)
+    assert found[0].startswith(name)
+    assert found[1:] == (length, pytest.approx(2_000_000, rel=0.03))
     # The data are larger, but were there.
     assert len(data) == 3
-    assert _memory.Held().grown(least=150_000) is None
-    assert before.grown(least=250_000) is None
+    if kind in ("list", "deep"):
+        assert _memory.Held().grown(least=1_500_000) is None
+        assert before.grown(least=2_500_000) is None
 
 
 class Traces(keras.callbacks.Callback):
@@ -99,12 +156,15 @@ class Traces(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.functions = []
+        self.maps = []
 
     def on_epoch_end(self, epoch, logs=None):
         function = tf.function(lambda x: x + 1.0)
         function(tf.zeros([]))
         self.functions.append(function)
-        self.weight = np.full([10 * MB * (epoch + 1)], 1.0, "float32")
+        # Nothing that Python knows of, as a graph takes.
+        self.maps.append(mmap.mmap(-1, 40 * MB))
+        self.maps[-1].write(bytes(40 * MB))
 
 
 def test_functions_that_a_callback_traces_are_suspected():
