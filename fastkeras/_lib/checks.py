@@ -28,7 +28,7 @@ def gist(error):
     """The line of an error that says what is wrong.
 
     Keras writes before it where it was, and after it the arguments of the
-    call; TensorFlow, while it traces, the stack before it.
+    call; TensorFlow, while it traces or runs a graph, the stack before it.
 
     Args:
         error: Exception.
@@ -39,6 +39,9 @@ def gist(error):
     text = re.sub("\x1b\\[[0-9]*m", "", str(error))
     text = text.partition("Arguments received by")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0] == "Graph execution error:":
+        stack = ("Detected at node", 'File "', "[[")
+        lines = [x for x in lines[1:] if not x.startswith(stack)] or lines
     if lines and lines[0].startswith("Exception encountered when calling"):
         lines = lines[1:] or lines
     if not lines:

@@ -78,6 +78,30 @@ class Advice:
         return "\n".join(lines)
 
 
+def offered(facts, *options):
+    """Of some changes those that a model takes, as arguments of `Advice`.
+
+    Args:
+        facts: `Facts`.
+        *options: Pairs of a change in words and its settings, which are None
+            where it is made by hand.
+
+    Returns:
+        Dict of `change`, `settings` and `alternatives`.
+    """
+    taken = [
+        (text, settings)
+        for text, settings in options
+        if settings is None or facts.takes(settings)
+    ]
+    ways = [settings for _, settings in taken if settings]
+    return {
+        "change": ", or ".join(text for text, _ in taken),
+        "settings": ways[0] if ways else {},
+        "alternatives": tuple(ways[1:]),
+    }
+
+
 def _plain(value):
     """Settings as values that JSON can hold."""
     if isinstance(value, dict):

@@ -21,7 +21,8 @@ def xla(facts):
     measured = facts.is_fast and facts.requested_jit == "auto"
     if model.jit_compile or measured or xla_refusal(model):
         return None
-    if not facts.is_device_bound:
+    if not facts.is_device_bound or facts.varies:
+        # XLA would compile each of the shapes.
         return None
     if facts.is_long:
         found, gain, ground = "", "operations are fused", "not measured"

@@ -109,6 +109,11 @@ class Data:
         return self._seen[1][:SEEN]
 
     @property
+    def kinds(self):
+        """Set of what was seen of batches, without their rows."""
+        return {without_rows(spec) for spec in self.specs}
+
+    @property
     def open_spec(self):
         """Structure of `tf.TensorSpec` of all batches, what varies open.
 
@@ -147,6 +152,11 @@ class Data:
         count = int(self.dataset.cardinality())
         (batch,) = self.dataset.skip(count - 1)
         return _spec(batch)
+
+
+def without_rows(spec):
+    """Shapes and dtypes of a batch, without the first dimension."""
+    return tuple((shape[1:], dtype) for shape, dtype in spec)
 
 
 def _open(found):

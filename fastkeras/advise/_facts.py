@@ -16,9 +16,12 @@ from fastkeras.advise import _times
 from fastkeras.advise._code import Code
 from fastkeras.advise._data import Data
 from fastkeras.advise._model_facts import ModelFacts
+from fastkeras.advise._ways import new_plan
 from fastkeras.engine._resident import free_memory
 from fastkeras.measure._pipeline import copied
 from fastkeras.measure._state import as_before
+from fastkeras.perf._plan import check_plan
+from fastkeras.perf._plan import make_plan
 
 #: Seconds of a trace beyond which XLA, which takes longer, is only named.
 LONG = 8.0
@@ -58,7 +61,9 @@ class Facts(ModelFacts):
         self.steps = steps
         self.clock = clock or measure.Clock()
         vars(self).update(known)
-        self._failure, batch = "", self.data.batch
+        self._failure = ""
+        # An error of the data is not one of the model.
+        batch = None if model.built else self.data.batch
         try:
             self._build(batch)
         except Exception as caught:
@@ -226,6 +231,28 @@ class Facts(ModelFacts):
         with self.undisturbed():
             outputs = _graph.outputs(self.model, x)
         return [self.model.name] if tf.float16 in outputs else []
+
+    @property
+    def varies(self):
+        """Whether batches differ in more than their rows."""
+        return len(self.data.kinds) > 1
+
+    def takes(self, settings):
+        """Whether the model can be run so: see `Advice.settings`."""
+        if "steps_per_execution" in settings:
+            # Keras's fail where replicas come to the end of the data.
+            return not self.is_distributed
+        features, execution = (
+            settings.get(name, {}) for name in ("perf", "execution")
+        )
+        plan = self.model.perf if self.is_fast else make_plan("auto")
+        try:
+            plan = new_plan(plan, features, execution)
+            check_plan(plan, self.model, self.model.optimizer)
+        except ValueError:
+            # What is refused is not offered.
+            return False
+        return True
 
     @property
     def is_device_bound(self):

@@ -8,6 +8,7 @@ from fastkeras._lib import figures
 from fastkeras._lib.layers import trained_batch_norms
 from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._advice import offered
 from fastkeras.perf import Microbatch
 from fastkeras.perf import Rematerialize
 
@@ -22,24 +23,22 @@ def activations(facts):
     size, free = facts.traced.activations, facts.free_memory
     if size <= ACTIVATIONS * free:
         return None
-    rows, norms = max(1, facts.data.rows // 4), trained_batch_norms(facts.model)
-    blocks, slices = "perf.Rematerialize()", f"perf.Microbatch({rows})"
-    # Normalised slice by slice, an update would be another one.
-    change = (
-        f"perf=[{blocks}]; {slices} would change what BatchNormalization does"
-        if norms
-        else f"perf=[{slices}], and {blocks} beside it"
-    )
-    feature = Rematerialize() if norms else Microbatch(rows)
+    rows = max(1, facts.data.rows // 4)
+    options = [
+        (f"perf=[perf.Microbatch({rows})]", {"perf": [Microbatch(rows)]}),
+        ("perf=[perf.Rematerialize()]", {"perf": [Rematerialize()]}),
+        ("a smaller batch_size, which makes another update", None),
+    ]
+    if trained_batch_norms(facts.model):
+        # Normalised slice by slice, an update would be another one.
+        del options[0]
     return Advice(
         "memory",
         f"the backward pass keeps {figures.memory(size)} of activations, with "
         f"{figures.memory(free)} free",
         "activations of one slice or one block at a time, for a step that "
         "takes up to half as long again",
-        change,
-        settings={"perf": [feature]},
-        alternatives=() if norms else ({"perf": [Rematerialize()]},),
+        **offered(facts, *options),
         aim="memory",
     )
 

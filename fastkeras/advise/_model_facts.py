@@ -29,7 +29,13 @@ class ModelFacts:
         """How a model that Keras runs comes to be run by fastkeras."""
         if isinstance(self.model, FastModel):
             return "perf='auto' in compile"
-        return "FastModel.from_keras(model) with perf='auto'"
+        where = " in the strategy's scope" if self.is_distributed else ""
+        return f"FastModel.from_keras(model) with perf='auto'{where}"
+
+    @property
+    def is_distributed(self):
+        """Whether several replicas train it."""
+        return self.model.distribute_strategy.num_replicas_in_sync > 1
 
     @property
     def is_eager(self):

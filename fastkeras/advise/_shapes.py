@@ -7,33 +7,44 @@ traces once. XLA compiles each shape, whoever runs the steps.
 
 from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._advice import offered
+from fastkeras.advise._data import without_rows
 from fastkeras.perf import PadBatches
+
+_DROP = "`batch(n, drop_remainder=True)`, which leaves some rows out", None
 
 
 def retraces(facts):
     """Lengths, dtypes or structures that differ from batch to batch."""
-    kinds = _kinds(facts)
+    kinds = facts.data.kinds
     if len(kinds) == 1 or not facts.traces_shapes:
         return None
     if len({tuple(dtype for _, dtype in spec) for spec in kinds}) > 1:
         return Advice(
             "retraces",
-            _vary(facts, kinds),
+            _vary(facts),
             "one trace",
             "cast in the pipeline, so that all batches have one dtype",
         )
-    pads, spec = PadBatches(multiple_of=16), facts.data.open_spec
-    pinned = "" if spec is None else f"Execution(signature={_code(spec)}), or "
-    pin = {"execution": {"signature": spec, "steps_per_launch": "auto"}}
+    spec = facts.data.open_spec
+    options = [
+        _padding(facts, PadBatches(multiple_of=16)),
+        (
+            "`dataset.bucket_by_sequence_length(..., "
+            "pad_to_bucket_boundary=True)`",
+            None,
+        ),
+    ]
+    if spec is not None:
+        pin = {"signature": spec, "steps_per_launch": "auto"}
+        text = f"Execution(signature={_code(spec)})"
+        options.insert(0, (text, {"execution": pin}))
     return Advice(
         "retraces",
-        f"{_vary(facts, kinds)}: a step is traced for the first, and again "
-        "with what varies left open",
+        f"{_vary(facts)}: a step is traced for the first, and again with "
+        "what varies left open",
         "one trace instead of two: the time of one, once",
-        f"{pinned}perf=[perf.PadBatches(multiple_of=16)]{_price(facts)}, or "
-        "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`",
-        settings={} if spec is None else pin,
-        alternatives=({"perf": [pads]},),
+        **offered(facts, *options),
         aim="traces",
     )
 
@@ -44,43 +55,38 @@ def last_batch(facts):
     if not _is_short(facts) or not (facts.traces_shapes or compiled):
         return None
     made = ["trace"] * facts.traces_shapes + ["XLA compilation"] * compiled
-    pin = (
-        "so does `Execution(signature='pin')`, with the number of rows left "
-        "open; "
-    )
+    options = [_padding(facts, PadBatches()), _DROP]
+    if not compiled:
+        text = "Execution(signature='pin'), with the number of rows left open"
+        options.insert(1, (text, PIN))
     return Advice(
         "last batch",
         f"{_short(facts)}: one more {' and one more '.join(made)}",
         f"one shape in all epochs; the time of that {made[-1]}, once",
-        f"perf=[perf.PadBatches()] trains on the same rows{_price(facts)}; "
-        + ("" if compiled else pin)
-        + "`batch(n, drop_remainder=True)` leaves some out",
-        settings={"perf": [PadBatches()]},
-        alternatives=() if compiled else (PIN,),
+        **offered(facts, *options),
         aim="traces",
     )
 
 
 def shapes_under_xla(facts):
     """XLA compiles each concrete shape, also where a dimension is open."""
-    shapes, vary = set(facts.data.specs), len(_kinds(facts)) > 1
+    shapes, vary = set(facts.data.specs), facts.varies
     if not facts.is_compiled or facts.pads or len(shapes) == 1:
         return None
     if not vary and len(set(facts.data.specs[:-1])) == 1:
         # It is the last batch alone, of which there is a rule.
         return None
     more = "" if facts.data.is_whole else "at least "
-    of = "multiple_of=16" if vary else ""
     return Advice(
         "shapes under XLA",
         f"{more}{len(shapes)} shapes of batches: XLA compiles each, whatever "
         "the signature leaves open",
         f"1 compilation or few instead of {len(shapes)}",
-        f"perf=[perf.PadBatches({of})]{_price(facts)}, or pad to buckets; "
-        "`drop_remainder=True`",
-        settings={
-            "perf": [PadBatches(**({"multiple_of": 16} if vary else {}))]
-        },
+        **offered(
+            facts,
+            _padding(facts, PadBatches(multiple_of=16 if vary else None)),
+            ("batches padded to a few lengths", None) if vary else _DROP,
+        ),
         aim="traces",
     )
 
@@ -89,7 +95,7 @@ def open_shapes(facts):
     """Shapes that differ, where a step is not made anew for them."""
     if facts.traces_shapes or facts.is_compiled or facts.pads:
         return None
-    kinds = _kinds(facts)
+    kinds = facts.data.kinds
     if len(kinds) == 1 and not _is_short(facts):
         return None
     why = "a pinned signature leaves them open"
@@ -98,7 +104,7 @@ def open_shapes(facts):
     elif not facts.is_fast:
         why = "`fit` of Keras leaves them open and traces its step once"
     rule, evidence = (
-        ("retraces", _vary(facts, kinds))
+        ("retraces", _vary(facts))
         if len(kinds) > 1
         else ("last batch", _short(facts))
     )
@@ -112,21 +118,12 @@ def open_shapes(facts):
     )
 
 
-def _kinds(facts):
-    """The shapes and dtypes of batches, without their rows."""
-    return {_without_rows(spec) for spec in facts.data.specs}
-
-
-def _without_rows(spec):
-    return tuple((shape[1:], dtype) for shape, dtype in spec)
-
-
 def _is_short(facts):
     """Whether the last batch differs in its rows alone."""
     first, last = facts.data.specs[0], facts.data.last
     if last is None or facts.pads:
         return False
-    alike = _without_rows(first) == _without_rows(last)
+    alike = without_rows(first) == without_rows(last)
     return alike and _rows(first) != _rows(last)
 
 
@@ -134,7 +131,8 @@ def _rows(spec):
     return spec[0][0][:1]
 
 
-def _vary(facts, kinds):
+def _vary(facts):
+    kinds = facts.data.kinds
     first, second = (_text(kind) for kind in sorted(kinds, key=str)[:2])
     return (
         f"{len(kinds)} kinds of batch in the first {len(facts.data.specs)}, "
@@ -147,11 +145,13 @@ def _short(facts):
     return f"the last batch has {of_last} rows, the others {rows}"
 
 
-def _price(facts):
-    """What PadBatches costs where the steps could run in loops."""
-    if facts.data.is_arrays:
-        return ""
-    return " (the steps of a dataset are then run one by one, in no loop)"
+def _padding(facts, feature):
+    """The change that pads batches, and its settings."""
+    of = feature.multiple_of
+    text = f"perf=[perf.PadBatches({f'multiple_of={of}' if of else ''})]"
+    if not facts.data.is_arrays:
+        text += " (the steps of a dataset are then run one by one, in no loop)"
+    return text, {"perf": [feature]}
 
 
 def _code(spec):

@@ -12,6 +12,7 @@ from fastkeras._lib import figures
 from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._advice import offered
 from fastkeras.model import FastModel
 
 #: Share of a step in Python and dispatch above which it is worth a change.
@@ -48,7 +49,7 @@ def eager(facts):
     ratio = facts.in_graph
     gain = "calls of operations from Python fall away"
     if ratio is not None:
-        gain = f"{ratio} times as fast"
+        gain = f"{ratio.median:.2g} times as fast (±{ratio.spread / 2:.2g})"
     return Advice(
         "eager",
         f"every operation is run from Python: {where}{activation}",
@@ -179,35 +180,29 @@ def dispatch(facts):
         "Python and dispatch, and no operation runs"
     )
     gain = f"up to {1 / (1 - share):.2g} times as fast"
-    if facts.is_fast:
-        return Advice(
-            "dispatch",
-            evidence,
-            gain,
-            "Execution(steps_per_launch='auto', signature='relax'), or "
-            "signature='pin'",
-            ground="bound",
-            settings={
-                "execution": {"steps_per_launch": "auto", "signature": "relax"}
-            },
-            alternatives=(PIN,),
-        )
-    change, ways = facts.way_to_fast, [FAST, PIN]
-    if len(facts.data.specs) > 1:
-        # More steps a call are of no use in an epoch of one.
-        change += ", or compile(steps_per_execution=32)"
-        ways.append({"steps_per_execution": 32})
-    if not isinstance(facts.model, FastModel):
-        ways.reverse()
     return Advice(
         "dispatch",
         evidence,
         gain,
-        f"{change}; `Execution(signature='pin')` for one trace",
+        **offered(facts, *_fewer_calls(facts)),
         ground="bound",
-        settings=ways[0],
-        alternatives=tuple(ways[1:]),
     )
+
+
+def _fewer_calls(facts):
+    """Changes after which Python calls a graph less often."""
+    pin = "Execution(signature='pin'), for one trace", PIN
+    if facts.is_fast:
+        relax = {"steps_per_launch": "auto", "signature": "relax"}
+        text = "Execution(steps_per_launch='auto', signature='relax')"
+        return [(text, {"execution": relax}), pin]
+    options = [(facts.way_to_fast, FAST), (pin[0] + " there", PIN)]
+    if len(facts.data.specs) > 1:
+        # More steps a call are of no use in an epoch of one.
+        more = "compile(steps_per_execution=32)", {"steps_per_execution": 32}
+        options.append(more)
+    # What a keras.Model can be kept with comes first.
+    return options if isinstance(facts.model, FastModel) else options[::-1]
 
 
 def _runs_loops(facts):

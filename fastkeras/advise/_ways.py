@@ -74,8 +74,7 @@ class Way:
             self.model = as_fast(self.model, **self.values)
             self.plan = self.model.perf
         model, before = self.model, self.step or self.model._step
-        execution = dataclasses.replace(self.plan.execution, **execution)
-        self.plan = make_plan([*self.plan.features, *features, execution])
+        self.plan = new_plan(self.plan, features, execution)
         check_plan(self.plan, model, model.optimizer)
         known = {id(feature): state for feature, state in before.pairs}
         with model.distribute_strategy.scope():
@@ -137,6 +136,9 @@ class Way:
         if self.traces is None:
             # Later runs, of other numbers of rows, are traced for these.
             self.traces = _traces(self.function)
+            if self.step is None and self.values["jit_compile"]:
+                # Keras's functions do not tell of what XLA compiles.
+                self.traces = max(self.traces, batches.shapes)
         return timer.seconds / steps, {
             name: values[0] for name, values in history.history.items()
         }
@@ -147,6 +149,12 @@ class Way:
             step = step_function(self.model)
             graph = step.get_concrete_function(self.facts.data.batch).graph
             return _liveness.peak(graph)
+
+
+def new_plan(plan, features, execution):
+    """A plan with more features, and parts of its `Execution` changed."""
+    execution = dataclasses.replace(plan.execution, **execution)
+    return make_plan([*plan.features, *features, execution])
 
 
 class Batches:
@@ -160,6 +168,7 @@ class Batches:
 
     Attributes:
         shown: Integer, the steps after which each shape was seen.
+        shapes: Integer, how many there are.
     """
 
     def __init__(self, data):
@@ -177,9 +186,12 @@ class Batches:
             self._arrays = tree.map_structure(
                 lambda *t: tf.concat(t, 0).numpy(), *alike
             )
+            self.shapes = 1 + (self._last != self._rows)
         else:
             self.shown = max(2, len(alike))
             self._dataset = _in_turn(alike)
+            shapes = [[t.shape for t in tree.flatten(b)] for b in alike]
+            self.shapes = len({str(found) for found in shapes})
 
     def of(self, steps):
         """The arguments of `fit` for an epoch of so many steps."""
@@ -224,8 +236,9 @@ def as_fast(model, **options):
     given = {**private_measure.compile_arguments(model), **options}
     # Of "auto", Keras keeps only what it came to.
     given["jit_compile"] = given["jit_compile"] or "auto"
-    fast = FastModel.from_keras(model)
-    fast.compile(**given, perf="auto")
+    with model.distribute_strategy.scope():
+        fast = FastModel.from_keras(model)
+        fast.compile(**given, perf="auto")
     return fast
 
 
@@ -239,12 +252,17 @@ def _traces(function):
 class _Timer(keras.callbacks.Callback):
     """Times the steps of an epoch; it asks for no batch of its own."""
 
+    #: The engine may run many steps between two calls of the hooks.
+    per_launch = True
+
     def __init__(self, clock):
         super().__init__()
-        self._clock = clock
+        self._clock, self._start = clock, None
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self._start = self._clock.now()
+    def on_train_batch_begin(self, batch, logs=None):
+        # Not what an epoch does before its first step.
+        if self._start is None:
+            self._start = self._clock.now()
 
     def on_epoch_end(self, epoch, logs=None):
         # The logs are numbers by now: the device has been waited for.

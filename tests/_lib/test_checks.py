@@ -95,6 +95,12 @@ def test_one_of():
             "wrong",
         ),
         ("", "ValueError"),
+        (
+            "Graph execution error:\n\nDetected at node a defined at (most "
+            'recent call last):\n  File "a.py", line 4, in f\n\nindices[0] = '
+            "9 is not in [0, 3)\n\t [[{{node a}}]] [Op:f]",
+            "indices[0] = 9 is not in [0, 3)",
+        ),
     ],
 )
 def test_the_gist_of_an_error_is_the_line_that_says_what_is_wrong(text, said):
