@@ -154,7 +154,7 @@ class FastModel(engine.Loops, keras.Model):
         if any(f.stage == Stage.SCALE for f in plan.features):
             given["auto_scale_loss"] = False
         super().compile(**given)
-        self.requested_jit = given["jit_compile"]
+        self.requested_jit, self.jit_asked_by = given["jit_compile"], None
         if not plan.is_keras:
             mend_containers(self, given)
             warn_of_lost_epsilon(self, optimizer)
@@ -190,8 +190,9 @@ class FastModel(engine.Loops, keras.Model):
         config = super().get_compile_config()
         if config:
             config["perf"] = self.perf.get_config()
-            # Keras keeps what "auto" came to on this machine.
-            config["jit_compile"] = self.requested_jit
+            # Not what "auto" came to here, nor what a callback made of a plan.
+            in_plan = self.perf.execution.jit != "auto"
+            config["jit_compile"] = "auto" if in_plan else self.requested_jit
         return config
 
     def compile_from_config(self, config):

@@ -14,7 +14,12 @@ _INTENDED = weakref.WeakSet()
 def make_intended(model):
     """Makes the train function of a model anew: RetraceMonitor lets it be."""
     model.make_train_function(force=True)
-    _INTENDED.add(model.train_function)
+    mark_intended(model.train_function)
+
+
+def mark_intended(runner):
+    """Has RetraceMonitor let a runner be."""
+    _INTENDED.add(runner)
 
 
 def is_intended(runner):

@@ -129,7 +129,7 @@ class Ledger:
         shape = batch_of(spec) if jit and by_batch else spec
         new_shape = jit and shape not in self._compiled.get(name, ())
         start = time.perf_counter()
-        with _watching(name) if new_shape else contextlib.nullcontext():
+        with watching(name) if new_shape else contextlib.nullcontext():
             result = function(data, *args)
         self.calls += 1
         traced = function.experimental_get_tracing_count() - before
@@ -181,7 +181,7 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def _watching(name):
+def watching(name):
     """Says so if XLA is still compiling after a while."""
     timer = threading.Timer(SLOW_COMPILE, _say_slow, [name])
     timer.daemon = True
@@ -194,8 +194,8 @@ def _watching(name):
 
 def _say_slow(name):
     logging.getLogger(__name__).warning(
-        "%s: XLA is still compiling after %g s. To train without, give "
-        "`perf=Execution(jit=False)`.",
+        "%s: XLA is still compiling after %g s. To train without it, give "
+        "`jit_compile=False` to `compile`.",
         name,
         SLOW_COMPILE,
     )

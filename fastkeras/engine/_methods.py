@@ -28,6 +28,8 @@ class Loops:
     """
 
     epoch_times = None
+    #: The callback that asked for `requested_jit` after `compile`, in words.
+    jit_asked_by = None
 
     def make_train_function(self, force=False):
         with noticing_unscaled_loss(self):

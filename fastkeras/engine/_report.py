@@ -105,6 +105,8 @@ def _jit_reason(model, jit, eager):
         return "steps run eagerly"
     if model.perf.is_keras:
         return "Keras itself runs the steps"
+    if model.jit_asked_by:
+        return f"asked for by {model.jit_asked_by}"
     if jit:
         return "asked for" if model.requested_jit is True else "measured faster"
     if model.jit_compile:

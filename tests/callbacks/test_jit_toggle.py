@@ -8,8 +8,10 @@ import pytest
 
 import fastkeras as fk
 from fastkeras import measure
+from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.callbacks import JitToggle
 from fastkeras.callbacks import RetraceMonitor
+from fastkeras.callbacks import _jit
 
 X = np.random.RandomState(0).randn(40, 3).astype("float32")
 Y = X @ np.ones((3, 1), "float32")
@@ -102,6 +104,51 @@ def test_the_report_of_the_model_and_the_monitor_tell_of_it():
     assert model.get_compile_config()["jit_compile"] is True
 
 
+def test_it_goes_before_what_was_pinned_and_says_so():
+    toggle = JitToggle(at_epoch=0, to=False)
+    pinned = fk.perf.Execution(jit=True, steps_per_launch=1)
+    model = network(fk.FastModel, perf=pinned)
+    with pytest.warns(FastKerasWarning) as told:
+        train(model, toggle, epochs=1)
+    (line,) = [str(w.message) for w in told]
+    assert f"{toggle!r} goes before `Execution(jit=True)` of `compile`" in line
+    jit = model.perf_report()["settings"]["jit"]
+    assert jit["effective"] is False
+    assert jit["reason"] == "asked for by JitToggle(at_epoch=0, to=False)"
+    # What the plan pins, it pins in a copy too.
+    model.compile_from_config(model.get_compile_config())
+    assert (model.requested_jit, model.jit_asked_by) == (True, None)
+    model = network(fk.FastModel, jit_compile=True)
+    with pytest.warns(FastKerasWarning, match="before `jit_compile=True` of"):
+        train(model, JitToggle(at_epoch=0, to=False), epochs=1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_it_is_silent_where_nothing_is_pinned():
+    model = network(fk.FastModel)
+    # Resumed after the epoch in question.
+    model.fit(
+        X,
+        Y,
+        epochs=6,
+        initial_epoch=5,
+        verbose=0,
+        callbacks=[JitToggle(at_epoch=2, to=False)],
+    )
+    # It would have chosen by itself.
+    assert model.requested_jit is False
+
+
+def test_convolutions_on_a_cpu_are_warned_of():
+    inputs = keras.Input((3, 1))
+    hidden = keras.layers.Flatten()(keras.layers.Conv1D(1, 2)(inputs))
+    model = fk.FastModel(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    with pytest.warns(FastKerasWarning, match="runs them slower") as told:
+        train(model, JitToggle(at_epoch=9, to=True), epochs=1)
+    assert "see what `JitToggle.compare()` measures" in str(told[0].message)
+
+
 class Costs(keras.callbacks.Callback):
     """Moves the clock by what an epoch of a kind takes."""
 
@@ -124,7 +171,7 @@ class Costs(keras.callbacks.Callback):
     ("base", "xla", "kept"),
     [(fk.FastModel, 0.001, True), (keras.Model, 0.004, False)],
 )
-def test_the_faster_is_kept(base, xla, kept):
+def test_the_faster_is_kept(base, xla, kept, recwarn):
     clock = measure.ManualClock()
     traced = []
     model = network(base, traced, jit_compile=False)
@@ -139,18 +186,62 @@ def test_the_faster_is_kept(base, xla, kept):
     assert "2.00 ms (±0.00, n=3)" in str(comparison)
     assert model.optimizer.iterations.numpy() == 50
     assert traced.count(True) < 4
+    # A `keras.Model` does not know what it was given.
+    told = [str(w.message) for w in recwarn if w.category is FastKerasWarning]
+    line = "JitToggle.compare(epochs=8) goes before `jit_compile=False`"
+    assert [line in text for text in told] == [True] * (base is fk.FastModel)
+
+
+@pytest.mark.parametrize(
+    ("slow", "kept"), [((3, 1.2, 1.1), "auto"), ((3, 3.2, 3.1), True)]
+)
+def test_within_noise_what_was_compiled_is_kept(slow, kept):
+    """Pairs of 2 and 1 times something would be decided, but for the noise."""
+    clock = measure.ManualClock()
+
+    class Noisy(Costs):
+        def on_train_batch_begin(self, batch, logs=None):
+            k = self.epochs[False] - 1
+            graph = slow[k] if 0 <= k < len(slow) else 1
+            self.costs = {False: 0.001 * graph, True: 0.001}
+            super().on_train_batch_begin(batch, logs)
+
+    model = network(fk.FastModel, perf=STREAM)
+    comparison = JitToggle.compare(epochs=8, clock=clock)
+    traced = RetraceMonitor("raise")
+    train(model, comparison, Noisy(clock, 0, 0), traced, epochs=9)
+    assert comparison.ratio.n == 3 and comparison.ratio.median > 1.1
+    assert comparison.kept == model.requested_jit == kept
+    by = "JitToggle.compare(epochs=8)" if kept is True else None
+    assert model.jit_asked_by == by
+    noise = "within noise, so jit_compile=auto is kept as before"
+    assert (noise in str(comparison)) is (kept == "auto")
 
 
 def test_too_short_a_comparison_decides_nothing():
     model = network(keras.Model, jit_compile=False)
-    comparison = JitToggle.compare(epochs=4)
+    comparison = JitToggle.compare(epochs=6)
     train(model, comparison, epochs=3)
     assert comparison.graph is None
-    assert "0 warm steps of each, and 10 are needed" in str(comparison)
+    assert "0 warm steps of each in 0 pair(s)" in str(comparison)
     assert comparison.kept is False and model.jit_compile is False
 
 
-def test_what_xla_can_not_compile_is_refused(mirrored):
+def test_an_interrupted_comparison_leaves_all_as_it_was():
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                assert self.model.requested_jit is True
+                raise KeyboardInterrupt
+
+    model = network(fk.FastModel, perf=STREAM)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, JitToggle.compare(), Interrupts())
+    assert (model.requested_jit, model.jit_asked_by) == ("auto", None)
+    assert model.jit_compile is False
+
+
+def test_what_xla_can_not_compile_is_refused(mirrored, monkeypatch):
     toggle = JitToggle(at_epoch=0, to=True)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
@@ -159,6 +250,10 @@ def test_what_xla_can_not_compile_is_refused(mirrored):
     model.layers[0].supports_jit = False
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="supports_jit=False"):
+        train(model, toggle)
+    monkeypatch.setattr(model.layers[0], "supports_jit", True)
+    monkeypatch.setattr(_jit.private, "model_supports_jit", lambda _: False)
+    with pytest.raises(ValueError, match=r"without `enable_op_determinism\(\)"):
         train(model, toggle)
     with mirrored.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -172,8 +267,9 @@ def test_arguments_are_checked_and_the_callback_copies():
         JitToggle(1, to="auto")
     with pytest.raises(ValueError, match="`at_epoch` must be >= 0"):
         JitToggle(-1, to=True)
-    with pytest.raises(ValueError, match="even and >= 4"):
-        JitToggle.compare(epochs=5)
+    for epochs in (4, 7):
+        with pytest.raises(ValueError, match="even and >= 6"):
+            JitToggle.compare(epochs=epochs)
     twin = copy.deepcopy(JitToggle(2, to=True))
     assert (twin.at_epoch, twin.to) == (2, True)
     assert copy.deepcopy(JitToggle.compare(epochs=6)).epochs == 6

@@ -30,7 +30,7 @@ def network(base=fk.FastModel, **options):
 
 def make(name, folder):
     return {
-        "compare": lambda: callbacks.JitToggle.compare(4),
+        "compare": lambda: callbacks.JitToggle.compare(6),
         "HealthMonitor": lambda: callbacks.HealthMonitor(),
         "JitToggle": lambda: callbacks.JitToggle(at_epoch=9, to=True),
         "MemoryMonitor": lambda: callbacks.MemoryMonitor(),
