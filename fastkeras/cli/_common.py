@@ -121,6 +121,8 @@ def against(args, load=measure.Receipt.load):
 def saved(args, load):
     """Prints what an earlier `--json` wrote, or how another differs from it.
 
+    `--json` writes it again: as another file, or to stdout.
+
     Args:
         args: The parsed arguments, whose TARGET is that file.
         load: Function of a path that returns a `Receipt`.
@@ -146,6 +148,7 @@ def saved(args, load):
     except ValueError as error:
         # Of two files, none was made here.
         raise UsageError(str(error)) from None
+    write_json(args, found.to_json())
     return DONE
 
 

@@ -109,6 +109,9 @@ def test_files_of_all_kinds_are_read_and_of_one_kind_compared(
     pathlib.Path("other.json").write_text('{"name": "x"}')
     assert cli.main(["report", "m.json"]) == 0
     assert "peak: 168" in capsys.readouterr().out
+    assert cli.main(["report", "m.json", "--json", "copy.json"]) == 0
+    copy, file = pathlib.Path("copy.json"), pathlib.Path("m.json")
+    assert json.loads(copy.read_text()) == json.loads(file.read_text())
     for arguments, words in (
         (["m.json", "--against", "r.json"], "must be of one kind"),
         (["other.json"], "must hold a receipt, a profile or another"),
