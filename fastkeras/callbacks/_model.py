@@ -1,5 +1,7 @@
 """What a model tells of itself, be it a FastModel or Keras's own."""
 
+import keras
+
 from fastkeras._lib import private
 from fastkeras._lib import replicas
 from fastkeras._lib.machine import machine
@@ -15,7 +17,7 @@ def trained(model):
     window = getattr(optimizer, "gradient_accumulation_steps", None) or 1
     if hasattr(model, "perf"):
         window *= model.perf.window
-    return int(optimizer.iterations) * window
+    return int(_number(optimizer.iterations)) * window
 
 
 def batches_of_launch(model):
@@ -30,12 +32,12 @@ def learning_rates(optimizer):
     optimizer = private.inner_optimizer(optimizer)
     if hasattr(optimizer, "optimizers"):
         return {
-            f"learning_rate_{o.name}": float(o.learning_rate)
+            f"learning_rate_{o.name}": float(_number(o.learning_rate))
             for o in optimizer.optimizers
         }
     if optimizer is None:
         return {}
-    return {"learning_rate": float(optimizer.learning_rate)}
+    return {"learning_rate": float(_number(optimizer.learning_rate))}
 
 
 def receipt(model):
@@ -57,3 +59,8 @@ def receipt(model):
             "its steps run; `FastModel.from_keras(model)` does",
         }
     )
+
+
+def _number(value):
+    # `float` takes no variable of a strategy.
+    return keras.ops.convert_to_numpy(value)
