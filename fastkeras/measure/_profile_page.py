@@ -64,7 +64,7 @@ def page(found):
             [(name, str(found.time(name))) for name in found["seconds"]],
         ),
         _title(_profile_text.PHASES),
-        "<p>Several may run at once.</p>",
+        f"<p>{_profile_text.LIMITS}</p>",
         _table(
             ("phase", "ms", "share", "what"),
             [
@@ -72,7 +72,7 @@ def page(found):
                 for k, v in _profile_text.by_cost(phases)
             ],
         ),
-        _title("dearest operations of a step, to the same scale"),
+        _title("dearest operations of a step, divided likewise"),
         _table(
             ("operation", "ms", "count", "phase", "name"),
             [_operation(op) for op in found["ops"]],

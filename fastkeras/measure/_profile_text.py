@@ -17,7 +17,13 @@ _PHASES = {
 
 #: What the figures are; a page says the same.
 SPLIT = "a step, divided as the traced steps were"
-PHASES = "operations of a step by phase, to the same scale"
+PHASES = "compute by phase; what runs at once shares the time"
+#: Where phases differ from times of the parts of a step run alone.
+LIMITS = (
+    "What lies between operations, such as making room for what they give, is "
+    "of no phase. A forward pass run alone takes less than here: it keeps "
+    "nothing for the gradient."
+)
 
 
 def milliseconds(seconds):
@@ -90,7 +96,7 @@ def lines(found):
     yield SPLIT
     for name, share in found.shares.items():
         yield _row(name, found["split"][name], share)
-    yield f"{PHASES} (several may run at once)"
+    yield PHASES
     total = sum(found["phases"].values()) or 1.0
     for name, value in by_cost(found["phases"]):
         yield _row(name, value, value / total)

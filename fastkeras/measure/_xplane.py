@@ -219,39 +219,3 @@ def _inside(span, windows):
         max(0.0, min(span[1], end) - max(span[0], start))
         for start, end in windows
     )
-
-
-def split(trace, windows):
-    """Divides the time in the windows among the parts.
-
-    Args:
-        trace: `Trace`.
-        windows: List of pairs of start and end, none overlapping.
-
-    Returns:
-        List of tuples `(start, end, part)` that fill the windows.
-    """
-    edges = [(e.start, 1, e) for e in trace.events]
-    edges += [(e.end, -1, e) for e in trace.events]
-    edges += [(s, 2, None) for s, _ in windows]
-    edges += [(e, -2, None) for _, e in windows]
-    edges.sort(key=lambda edge: edge[:2])
-    active, pieces = collections.Counter(), []
-    inside, last = False, 0.0
-    for time, change, event in edges:
-        if inside and time > last:
-            part = next((p for p in PARTS if active[p]), "dispatch")
-            _append(pieces, last, time, part)
-        last = time
-        if event is None:
-            inside = change > 0
-        else:
-            active[event.part] += change
-    return pieces
-
-
-def _append(pieces, start, end, part):
-    """Adds a piece, to the last one where it goes on."""
-    if pieces and pieces[-1][2] == part and pieces[-1][1] == start:
-        start = pieces.pop()[0]
-    pieces.append((start, end, part))

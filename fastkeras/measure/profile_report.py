@@ -32,14 +32,15 @@ class Profile(Receipt):
       together they are the step, divided as the traced steps were.
     - `traced step`: float, what a step took while it was traced: more.
     - `input`: dict, whether the input is the `bound`, and its `share`.
-    - `phases`: dict of phase to the seconds of its operations in a step, to
-      the scale of `split`; several may run at once, so that together they can
-      be more than the step. `forward` (the loss with it), `backward`,
-      `optimizer`, `metrics`; `feed` takes rows from arrays; `replicas` sums
-      over them; `runtime` is XLA between its operations; `eager` is run one
-      by one from Python; `other` is in no scope of a layer, a loss or these.
+    - `phases`: dict of phase to the seconds of its operations in a step;
+      together they are `compute` of the split, as what runs at once shares
+      the time, and what lies between operations is of no phase. `forward` (the
+      loss with it), `backward`, `optimizer`, `metrics`; `feed` takes rows from
+      arrays; `replicas` sums over them; `runtime` is XLA between its
+      operations; `eager` is run one by one from Python; `other` is in no scope
+      of a layer, a loss or these.
     - `ops`: list of dicts, the dearest operations, each with its `count` and
-      `seconds` in a step, to the same scale.
+      `seconds` in a step, divided likewise.
     - `metrics`: dict of metric to the seconds of its update.
     - `eager share`: float, of the time in calls of operations and functions.
     - `timeline`: list of `[start, seconds, part]`, as traced.

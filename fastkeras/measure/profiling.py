@@ -18,7 +18,6 @@ Example:
 ['compute', 'copies', 'dispatch', 'idle', 'input']
 """
 
-import bisect
 import collections
 import dataclasses
 import shutil
@@ -30,6 +29,7 @@ from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.machine import machine
 from fastkeras._lib.machine import versions
+from fastkeras.measure import _instants
 from fastkeras.measure import _metric_cost
 from fastkeras.measure import _pipeline
 from fastkeras.measure import _xplane
@@ -157,17 +157,21 @@ def _measure(model, pipeline, count, steps, log_dir, say):
                 "batches in the data": pipeline.length,
                 **run,
             },
-            "seconds": {
-                **{name: time.median for name, time in times.items()},
-                "metrics": sum(metrics.values()),
-            },
-            "spread": {k: dataclasses.asdict(v) for k, v in times.items()},
+            **_seconds(times, metrics),
             "input": _verdict(real.step, still.step, alone, waits),
             **traced,
             "metrics": metrics,
             "notes": notes,
         }
     )
+
+
+def _seconds(times, metrics):
+    medians = {name: time.median for name, time in times.items()}
+    return {
+        "seconds": {**medians, "metrics": sum(metrics.values())},
+        "spread": {k: dataclasses.asdict(v) for k, v in times.items()},
+    }
 
 
 def _scaled(metrics, tier, phases):
@@ -234,7 +238,7 @@ def _verdict(step, still, alone, waits):
 
 def _of_trace(trace, runs, steps):
     windows = runs.windows(trace.launches)
-    pieces = _xplane.split(trace, windows)
+    pieces = _instants.split(trace, windows)
     parts = collections.Counter(dict.fromkeys(_xplane.PARTS, 0.0))
     for start, end, part in pieces:
         parts[part] += end - start
@@ -260,20 +264,17 @@ def _of_trace(trace, runs, steps):
 def _operations(trace, windows, scale, steps):
     """Seconds by phase, and the dearest operations; both for a step.
 
-    Scaled as the split is, so that the two are of one kind.
+    Scaled as the split is: all phases together are its compute.
     """
     phases = collections.Counter()
     seconds, counts = collections.Counter(), collections.Counter()
-    begins = [begin for begin, _ in windows]
-    for event in trace.events:
-        if event.part != "compute":
-            continue
-        place = bisect.bisect(begins, event.start) - 1
-        if place >= 0 and event.start < windows[place][1]:
-            phases[event.phase] += event.own * scale
+    shares = _instants.shared(trace, windows)
+    for event, share in zip(trace.events, shares, strict=True):
+        if share:
+            phases[event.phase] += share * scale
             if event.kind:
                 key = (event.name, event.kind, event.phase)
-                seconds[key] += event.own * scale
+                seconds[key] += share * scale
                 counts[key] += 1
     ops = [
         {

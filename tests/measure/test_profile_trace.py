@@ -4,6 +4,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from fastkeras.measure import ManualClock
+from fastkeras.measure import _instants
 from fastkeras.measure import _pipeline
 from fastkeras.measure import _runs
 from fastkeras.measure import _xplane
@@ -59,7 +60,7 @@ LINES = {
 
 def parts(found):
     sums = dict.fromkeys(_xplane.PARTS, 0.0)
-    for start, end, part in _xplane.split(found, found.launches):
+    for start, end, part in _instants.split(found, found.launches):
         sums[part] += (end - start) * 1e3
     return sums
 
@@ -72,6 +73,30 @@ def test_each_instant_counts_once_as_the_first_of_what_is_under_way():
     assert parts(found) == pytest.approx(
         {"compute": 10, "copies": 0, "input": 2, "dispatch": 4, "idle": 4}
     )
+
+
+def test_operations_that_run_at_once_share_the_time():
+    found = _xplane.parse(space(LINES), ("adam",))
+    shares = _instants.shared(found, found.launches)
+    times = {
+        e.name: share * 1e3
+        for e, share in zip(found.events, shares, strict=True)
+        if e.part == "compute"
+    }
+    # 506 to 508 is of two.
+    assert times == pytest.approx(
+        {
+            "net/dense/MatMul": 3,
+            "while/body/_1/while/net/dense/Relu": 3,
+            "gradient_tape/net/dense/MatMul": 2,
+            "StatefulPartitionedCall/adam/Mul_3": 1,
+            "Mul": 1,
+        }
+    )
+    assert sum(times.values()) == pytest.approx(parts(found)["compute"])
+    # Of what lies outside of the windows, nothing.
+    shares = _instants.shared(found, [(0.5, 0.507), (0.5085, 0.5095)])
+    assert sum(shares) == pytest.approx(4e-3)
 
 
 def test_the_same_work_without_its_events_is_idle():
