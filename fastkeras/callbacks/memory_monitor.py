@@ -5,16 +5,16 @@ import statistics
 import tensorflow as tf
 
 from fastkeras._lib import checks
-from fastkeras._lib import private
 from fastkeras._lib import process
 from fastkeras._lib.figures import memory
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _memory
+from fastkeras.callbacks._activations import largest_activation
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._traces import made_so_far
 
 MB = 2**20
-#: Growths, epoch by epoch, below which nothing is said.
+#: So many growths, epoch by epoch, are told from what is allocated once.
 ENOUGH = 3
 #: The part of a growth that what is to blame has to explain.
 MOST = 0.55
@@ -36,8 +36,8 @@ class MemoryMonitor(Monitor):
         host_peak: Integer, the most bytes of the process so far, or None.
         devices: Dict of GPU to a dict of `current` and `peak` bytes.
         traces: List of integers, traces and compilations in each epoch.
-        largest_activation: Tuple of layer and bytes per row, or None for a
-            model whose shapes are not known beforehand.
+        largest_activation: Tuple of layer and bytes per row, or None if no
+            layer has an output of known shape.
         suspect: String, the likely reason of a growth, or `""`.
 
     Raises:
@@ -72,13 +72,17 @@ class MemoryMonitor(Monitor):
         self._runner = None
         self._before = None
         self._since = 0
+        self._eager = False
+        self._unseen = True
 
     @property
     def growth(self):
         """Bytes of the host per epoch, from the end of the first epoch on."""
-        pairs = zip(self.host, self.host[1:], strict=False)
-        steps = [b - a for a, b in pairs]
+        steps = self._steps()
         return statistics.median(steps) if len(steps) >= ENOUGH else None
+
+    def _steps(self):
+        return [b - a for a, b in zip(self.host, self.host[1:], strict=False)]
 
     def __str__(self):
         lines = [f"traces by epoch: {self.traces or 'no epoch yet'}"]
@@ -116,13 +120,14 @@ class MemoryMonitor(Monitor):
         super().on_train_begin(logs)
         self._begin_anew()
         self._made = made_so_far(self.model.train_function)
-        self.largest_activation = _largest_activation(self.model)
-        if self.model.run_eagerly or tf.config.functions_run_eagerly():
-            self._warn_of_eager()
+        self._eager = self.model.run_eagerly
+        self._eager = self._eager or tf.config.functions_run_eagerly()
+        self._look_at_activations(is_built=self.model.built)
 
     def before_launch(self):
         # At the end of an epoch another callback may have made it anew.
         self._runner = self.model.train_function
+        self._look_at_activations(is_built=self.done > 0)
 
     def after_batches(self):
         if self._runner is None:
@@ -147,12 +152,12 @@ class MemoryMonitor(Monitor):
             )
             for device in tf.config.list_logical_devices("GPU")
         }
-        if self.largest_activation is None:
-            # A model without an Input has its shapes by now.
-            self.largest_activation = _largest_activation(self.model)
+        self._look_at_activations(is_built=True)
         self._look_at_what_is_held()
-        grown = self.growth or 0
-        if grown > self.limit_mb * MB and not self.suspect:
+        grown, limit = self.growth or 0, self.limit_mb * MB
+        # What is kept once, such as the best weights, takes two epochs or so.
+        often = sum(step > limit for step in self._steps()) >= ENOUGH
+        if often and grown > limit and not self.suspect:
             self.suspect = self._find_suspect(grown)
             warn(
                 f"The memory of the process grows by {memory(grown)} an "
@@ -164,7 +169,7 @@ class MemoryMonitor(Monitor):
     def _look_at_what_is_held(self):
         """Notes it at the first growth: what has grown is the suspect."""
         if self._before is None and len(self.host) > 1:
-            if self.host[-1] - self.host[-2] > self.limit_mb * MB:
+            if self._steps()[-1] > self.limit_mb * MB:
                 self._before = _memory.Held()
                 self._since = len(self.traces)
 
@@ -201,7 +206,14 @@ class MemoryMonitor(Monitor):
             "`shuffle` buffer)."
         )
 
-    def _warn_of_eager(self):
+    def _look_at_activations(self, is_built):
+        """A model without an Input has no shapes before its first batch."""
+        if not is_built or not self._unseen:
+            return
+        self._unseen = False
+        self.largest_activation = largest_activation(self.model)
+        if not self._eager:
+            return
         text = "Steps run eagerly: each intermediate result is an allocation "
         text += "of its own, kept until the gradient is taken. "
         if self.largest_activation:
@@ -211,17 +223,3 @@ class MemoryMonitor(Monitor):
                 "row. "
             )
         warn(text + "Compile without `run_eagerly`.")
-
-
-def _largest_activation(model):
-    """The layer with the largest output, and its bytes per row."""
-    found = []
-    for layer in private.flat_layers(model):
-        output = None if layer is model else getattr(layer, "output", None)
-        shape = getattr(output, "shape", None)
-        if shape and None not in shape[1:]:
-            size = tf.TensorShape(shape[1:]).num_elements()
-            size *= tf.as_dtype(output.dtype).size
-            found.append((size, layer.name))
-    size, name = max(found, default=(0, None))
-    return (name, size) if name else None

@@ -181,8 +181,9 @@ def test_traces_in_each_epoch_are_the_first_suspect():
 def test_a_training_that_keeps_nothing_is_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error", FastKerasWarning)
-        monitor = watch(network())
+        monitor = watch(own())
     assert monitor.suspect == ""
+    assert monitor.largest_activation == ("wide", 400)
     assert monitor.traces[0] >= 1 and monitor.traces[-1] == 0
     assert abs(monitor.growth) < 10 * MB
     scalars = monitor.scalars()
@@ -196,10 +197,45 @@ def test_too_few_epochs_have_no_growth():
     assert "host_growth_mb" not in monitor.scalars()
 
 
-def test_eager_steps_are_told_with_the_largest_activation():
+class Own(keras.Model):
+    """Has no shapes before its first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = keras.layers.Dense(100, name="wide")
+        self.head = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.head(self.wide(x))
+
+
+def own(**options):
+    model = Own()
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+@pytest.mark.parametrize("make", [network, own])
+def test_eager_steps_are_told_with_the_largest_activation(make):
     with pytest.warns(FastKerasWarning, match="'wide', 400 bytes a row"):
-        monitor = watch(network(run_eagerly=True), epochs=1)
+        monitor = watch(make(run_eagerly=True), epochs=1)
     assert monitor.largest_activation == ("wide", 400)
+
+
+class KeepsOnce(keras.callbacks.Callback):
+    """Keeps 40 MB for each of the first epochs, as a copy of weights is."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch < 3:
+            setattr(self, f"kept{epoch}", np.ones([10 * MB], "float32"))
+
+
+def test_what_is_kept_once_is_no_growth():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FastKerasWarning)
+        monitor = watch(network(), KeepsOnce())
+    # Two of them came after the first epoch.
+    assert monitor.host[-1] - monitor.host[0] > 70 * MB
 
 
 def test_arguments_are_checked_and_the_callback_copies():
