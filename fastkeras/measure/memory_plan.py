@@ -285,11 +285,15 @@ def _measured(model, specs):
             },
         )
     if run.returncode:
+        lines = run.stderr.splitlines() or [f"exit code {run.returncode}"]
+        # Keras adds the whole configuration of the model.
+        last = lines[-1].partition(" Full object config")[0]
         raise RuntimeError(
             checks.message(
                 "The process that measures must load and train the model",
-                "\n" + "\n".join(run.stderr.splitlines()[-3:]),
-                "Give measured=False for the estimate alone.",
+                last.rstrip("."),
+                "A class of your own is not known to it: give measured=False "
+                "for the estimate alone.",
             )
         )
     return int(run.stdout.split()[-1])
