@@ -188,7 +188,7 @@ def compare(base, way, batches, aim="speed"):
     steps = batches.shown
     for each in (base, way):
         each.run(batches, steps)
-    # Again: what an epoch takes by itself counts for much in a short one.
+    # Again: what the first step takes more counts for much in a short run.
     for _ in range(3):
         seconds, _ = base.run(batches, steps)
         steps = max(1, min(_MOST_STEPS, int(_SECONDS / seconds)))

@@ -126,7 +126,7 @@ class Way:
         Returns:
             Tuple of the seconds of a step and a dict of the logs.
         """
-        timer = _Timer(self.facts.clock)
+        timer = _Timer(self.facts.clock, steps)
         with self._in_effect():
             self.model.train_function = self.function
             history = self.model.fit(
@@ -250,20 +250,23 @@ def _traces(function):
 
 
 class _Timer(keras.callbacks.Callback):
-    """Times the steps of an epoch; it asks for no batch of its own."""
+    """Times the steps of an epoch, without what comes before and after."""
 
     #: The engine may run many steps between two calls of the hooks.
     per_launch = True
 
-    def __init__(self, clock):
+    def __init__(self, clock, steps):
         super().__init__()
-        self._clock, self._start = clock, None
+        self._clock, self._steps, self._start = clock, steps, None
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Not what an epoch does before its first step.
         if self._start is None:
             self._start = self._clock.now()
 
-    def on_epoch_end(self, epoch, logs=None):
-        # The logs are numbers by now: the device has been waited for.
-        self.seconds = self._clock.now() - self._start
+    def on_train_batch_end(self, batch, logs=None):
+        # Keras counts the last launch as if it were full.
+        if batch + 1 >= self._steps:
+            if self.model.optimizer is not None:
+                # The device is waited for.
+                self.model.optimizer.iterations.numpy()
+            self.seconds = self._clock.now() - self._start
