@@ -13,16 +13,15 @@ _PHASES = {
     "eager": "run one by one from Python",
     "other": "in no scope of a layer, a loss, the optimizer or a metric",
 }
-
-
 #: What the figures are; a page says the same.
 SPLIT = "a step, divided as the traced steps were"
 PHASES = "compute by phase; what runs at once shares the time"
 #: Where phases differ from times of the parts of a step run alone.
 LIMITS = (
     "What lies between operations, such as making room for what they give, is "
-    "of no phase. A forward pass run alone takes less than here: it keeps "
-    "nothing for the gradient."
+    "of no phase. A trace leaves out cheap operations that have run often, as "
+    "in loops of a graph: they count as dispatch or idle. A forward pass run "
+    "alone takes less than here: it keeps nothing for the gradient."
 )
 
 

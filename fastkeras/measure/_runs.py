@@ -1,4 +1,4 @@
-"""Short trainings with a clock at their epochs, and a trace at the end."""
+"""Short trainings with a clock at their epochs, traced at the beginning."""
 
 import keras
 import tensorflow as tf
@@ -13,6 +13,9 @@ from fastkeras.measure.stats import summarize
 WARM_UP = 10
 # Epochs, and batches, that are timed at the least: fewer have no spread.
 _EPOCHS, _BATCHES = 3, 20
+# Batches that are traced at the most. TensorFlow leaves a cheap operation out
+# of a trace once it has run about 90 times.
+_TRACED = 60
 # Stretches of an epoch that are timed apart.
 _STRETCHES = 5
 
@@ -47,19 +50,21 @@ def once(what):
 
 
 class Runs(keras.callbacks.Callback):
-    """Times the epochs of a `fit` after warm-up, then traces as many.
+    """Times the epochs of a `fit` after warm-up, and traces some before.
 
     The device is waited for at the ends of the stretches of an epoch alone.
 
     Args:
         count: Integer, batches in an epoch.
-        epochs: Integer, epochs to trace.
+        epochs: Integer, epochs to time, or more.
         clock: `Clock`.
         folder: String, where the trace goes, or None for no trace.
 
     Attributes:
         launches: List of integers, the launches of each epoch.
-        begun: List of integers, with those that found the data at its end.
+        marked: List of lists, of each launch traced the number of its epoch,
+            and whether it found a batch.
+        traced: Integer, the batches traced.
     """
 
     #: The engine may run many steps between two calls of the hooks.
@@ -67,12 +72,12 @@ class Runs(keras.callbacks.Callback):
 
     def __init__(self, count, epochs, clock, folder=None):
         super().__init__()
-        self.launches, self.begun = [], []
+        self.launches, self.marked, self.traced = [], [], 0
         self._count = count
         self._ends = ends(count)
         self._timed = max(_EPOCHS, -(-_BATCHES // count), epochs)
-        self._traced = epochs if folder else 0
-        self._warm = -(-WARM_UP // count)
+        self._wanted = min(count * epochs, _TRACED) if folder else 0
+        self._warm = -(-WARM_UP // count) + -(-self._wanted // count)
         self._clock = clock
         self._folder = folder
         self._begins, self._steps, self._stretches = [], [], []
@@ -81,10 +86,9 @@ class Runs(keras.callbacks.Callback):
 
     def fit(self, model, **data):
         """Trains the model on the data."""
-        epochs = self._warm + self._timed + self._traced
+        epochs = self._warm + self._timed
         try:
             model.fit(**data, epochs=epochs, verbose=0, callbacks=[self])
-            self._stop_trace(save=True)
         finally:
             whole(lambda: self._stop_trace(save=False))
         if len(self.launches) < epochs or not all(self.launches):
@@ -114,7 +118,7 @@ class Runs(keras.callbacks.Callback):
         return self._count * self._timed / sum(self._warmed(self.launches))
 
     def _warmed(self, values):
-        return values[self._warm : self._warm + self._timed]
+        return values[self._warm :][: self._timed]
 
     def windows(self, marks):
         """Start and end of the batches of each epoch traced.
@@ -122,31 +126,32 @@ class Runs(keras.callbacks.Callback):
         Args:
             marks: List of start and end of each launch traced.
         """
-        windows, marks = [], list(marks)
-        first = self._warm + self._timed
-        for ended, begun in zip(
-            self.launches[first:], self.begun[first:], strict=True
-        ):
-            windows.append((marks[0][0], marks[ended - 1][1]))
-            del marks[:begun]
-        return windows
+        windows = {}
+        for (epoch, ran), (start, end) in zip(self.marked, marks, strict=True):
+            if ran:
+                first, _ = windows.get(epoch, (start, end))
+                windows[epoch] = first, end
+        return list(windows.values())
 
     # Keras's hooks.
 
     def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self._warm:
+            self._stop_trace(save=True)
         self._begins.append(self._clock.now())
-        if self._traced and epoch == self._warm + self._timed:
-            self._start_trace()
         self.launches.append(0)
-        self.begun.append(0)
         self._stretches.append([])
+        self._first = self._done = 0
+        self._start = None
 
     def on_train_batch_begin(self, batch, logs=None):
-        if not self.begun[-1]:
+        before = self._count * (len(self.launches) - 1) + self._done
+        if self.traced < self._wanted and before >= WARM_UP:
+            self._start_trace()
+        if self._start is None:
             self._start_of_batches = self._start = self._clock.now()
-            self._first = self._done = 0
-        self.begun[-1] += 1
         if self._tracing:
+            self.marked.append([len(self.launches), False])
             # Without `_r` no tool can tell the time of a step.
             self._mark = tf.profiler.experimental.Trace(
                 _xplane.MARK, step_num=batch, _r=1
@@ -155,11 +160,17 @@ class Runs(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.launches[-1] += 1
+        before = self._done
         # Keras counts the last launch as if it were full.
         self._done = min(batch + 1, self._count)
         if any(self._first < end <= self._done for end in self._ends):
             self._end_stretch()
         self._end_mark()
+        if self._tracing:
+            self.marked[-1][1] = True
+            self.traced += self._done - before
+            if self.traced >= self._wanted:
+                self._stop_trace(save=True)
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_mark()
@@ -190,6 +201,8 @@ class Runs(keras.callbacks.Callback):
         self._tracing = False
 
     def _start_trace(self):
+        if self._tracing:
+            return
         # The default levels, without Python's calls: given as options they are
         # not taken, and TensorFlow prints a warning for each.
         # Said before it is true: an interrupt may fall in between.

@@ -5,7 +5,7 @@ same steps on one batch that is always at hand, and the pipeline without the
 model; then puts everything back.
 When it helps: before anything is tuned.
 Mathematics: same; the model is left bit for bit as it was.
-Cost: about five times the steps asked for, and two traces of the step.
+Cost: about nine times the steps asked for, and two traces of the step.
 Reference: https://www.tensorflow.org/guide/profiler
 
 Example:
@@ -61,8 +61,10 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
             to look at another way.
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, a `tf.data.Dataset`
             or a `keras.utils.PyDataset`, as for `fit`; no generator, which
-            would lose its batches.
-        steps: Integer >= 1, batches to measure. Defaults to `30`.
+            would lose its batches. What its own Python code draws or counts
+            is drawn and counted.
+        steps: Integer >= 1, batches to measure, of which the first 60 at the
+            most are traced. Defaults to `30`.
         batch_size: Integer >= 1, rows of a batch, for arrays. Defaults to
             `None`, which is Keras's 32.
         log_dir: String, a folder where TensorFlow's own trace is kept for
@@ -136,7 +138,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
     alone = _pipeline.seconds_alone(pipeline, max(_PASSES, epochs), clock)
     say("profile: the metrics")
     metrics = _metric_cost.seconds(model, batch, clock)
-    traced = _of_trace(trace, real, count * epochs)
+    traced = _of_trace(trace, real)
     metrics = _scaled(metrics, run["tier"], traced["phases"])
     times = {
         "step": real.step,
@@ -152,7 +154,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
             "versions": versions(),
             "model": model.name,
             "run": {
-                "steps": count * epochs,
+                "steps": real.traced,
                 "steps per epoch": count,
                 "batches in the data": pipeline.length,
                 **run,
@@ -236,8 +238,8 @@ def _verdict(step, still, alone, waits):
     return {"bound": bound, "share": share}
 
 
-def _of_trace(trace, runs, steps):
-    windows = runs.windows(trace.launches)
+def _of_trace(trace, runs):
+    windows, steps = runs.windows(trace.launches), runs.traced
     pieces = _instants.split(trace, windows)
     parts = collections.Counter(dict.fromkeys(_xplane.PARTS, 0.0))
     for start, end, part in pieces:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import measure
+from fastkeras.measure import _runs
 from fastkeras.measure import _xplane
 from fastkeras.measure import profiling
 
@@ -183,6 +184,19 @@ def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     assert found["run"]["steps"] == 4
     assert found["run"]["batches in the data"] == 2
     assert "model+optimizer" in str(found)
+
+
+def test_cheap_operations_are_traced_before_they_are_left_out(monkeypatch):
+    model, data = make(metrics=()), arrays(40 * 8)
+    found = profiling.profile(model, data, steps=40, batch_size=8)
+    assert found["run"]["steps"] == 40
+    assert {"forward", "backward", "optimizer"} <= found["phases"].keys()
+    total = sum(found["phases"].values())
+    assert total == pytest.approx(found["split"]["compute"])
+    # Control: TensorFlow leaves them out once they have run 90 times.
+    monkeypatch.setattr(_runs, "WARM_UP", 200)
+    found = profiling.profile(model, data, steps=40, batch_size=8)
+    assert "optimizer" not in found["phases"]
 
 
 def test_the_instructions_of_xla_have_phases_too():

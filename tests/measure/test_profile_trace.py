@@ -184,11 +184,9 @@ def test_steps_and_what_is_beside_them_are_timed_apart(launch, stretches):
 
 
 def test_windows_hold_the_batches_of_an_epoch_not_what_is_between():
-    clock = ManualClock()
-    runs = _runs.Runs(count=12, epochs=2, clock=clock)
-    runs.launches = [3, 3, 3, 3, 2, 1]
-    # The last but one began a launch that found no more data.
-    runs.begun = [3, 3, 3, 3, 3, 1]
+    runs = _runs.Runs(count=12, epochs=2, clock=ManualClock())
+    # The last launch of the first epoch found no more data.
+    runs.marked = [[4, True], [4, True], [4, False], [5, True]]
     marks = [(1.0, 2.0), (3.0, 4.0), (4.0, 5.0), (8.0, 9.0)]
     assert runs.windows(marks) == [(1.0, 4.0), (8.0, 9.0)]
 
