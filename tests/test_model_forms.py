@@ -305,6 +305,16 @@ def test_from_keras_of_a_functional_subclass_with_a_step_of_its_own():
     assert model.fit(X, Y, **FIT).history["mine"] == [1.0]
 
 
+def test_from_keras_of_a_model_that_is_built_later():
+    layers = [keras.layers.Dense(3), keras.layers.Dense(2)]
+    model = FastModel.from_keras(keras.Sequential(layers))
+    model.build((None, 3))
+    assert model.built and all(layer.built for layer in layers)
+    model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=5, verbose=0)
+    assert model.optimizer.iterations == -(-len(X) // 5)
+
+
 def test_from_keras_twice_of_one_source():
     source = Stock()
     a, b = FastModel.from_keras(source), FastModel.from_keras(source)

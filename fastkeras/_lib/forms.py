@@ -238,7 +238,9 @@ def share(model, base):
     """
     cls = _shared_class(type(model), base)
     shared = cls.__new__(cls)
-    vars(shared).update(vars(model))
+    # Keras wraps these for each object: those of `model` would build it.
+    own = {name: vars(shared)[name] for name in ("build", "quantize")}
+    vars(shared).update({**vars(model), **own})
     private_forms.init_trainer(shared)
     vars(shared)["_source"] = _Source(model)
     return shared
