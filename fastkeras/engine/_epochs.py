@@ -85,11 +85,14 @@ class EpochTimes:
         warm = list(self.epochs)[1:]
         if not warm:
             return "no figure: the first epoch is warm-up; train for a second"
-        figures = {
-            name: str(stats.summarize([getattr(e, name) for e in warm]))
-            for name in ("total", "steps", "wait", "validation", "overhead")
-            if max(getattr(e, name) for e in warm) > _NOTHING
-        }
+        figures = {}
+        for name in ("total", "steps", "wait", "validation", "overhead"):
+            seconds = [getattr(e, name) for e in warm]
+            if name == "validation":
+                # `validation_freq` leaves some epochs without any.
+                seconds = [s for s in seconds if s > _NOTHING]
+            if max(seconds, default=0) > _NOTHING:
+                figures[name] = str(stats.summarize(seconds))
         shares = [e.overhead / e.total for e in warm]
         if warm[-1].batches == 1 and stats.summarize(shares).median > _MUCH:
             figures["advice"] = (

@@ -16,6 +16,7 @@ from fastkeras._lib import checks
 from fastkeras._lib.private import tree
 from fastkeras.measure._state import as_before
 from fastkeras.measure.clock import Clock
+from fastkeras.measure.memory_plan import check_ready
 from fastkeras.measure.memory_plan import memory
 from fastkeras.measure.receipt import Saved
 from fastkeras.measure.stats import summarize
@@ -116,8 +117,9 @@ def find_batch_size(
 
     Raises:
         TypeError: If `budget_bytes` is not an integer.
-        ValueError: If `objective` is unknown, `budget_bytes` is < 1, or no
-            size of at least 8 rows is within data and budget.
+        ValueError: If the model is not built and compiled, `objective` is
+            unknown, `budget_bytes` is < 1, or no size of at least 8 rows is
+            within data and budget.
 
     Example:
 
@@ -138,6 +140,7 @@ def find_batch_size(
                 "Give `(x, y)` of some rows, such as one large batch of it.",
             )
         )
+    check_ready(model)
     sizes, left_out = _candidates(model, data, budget_bytes)
     model.optimizer.build(model.trainable_variables)
     update = _update_rows(model, data)

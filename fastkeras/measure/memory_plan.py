@@ -149,7 +149,7 @@ def memory(model, batch_size=32, measured=True, data=None):
     60
     """
     checks.positive_int(batch_size, "batch_size", "Give the rows of a batch.")
-    _check(model)
+    check_ready(model)
     specs = _specs(model, batch_size, data)
     model.optimizer.build(model.trainable_variables)
     graph = _graph(model, specs)
@@ -176,7 +176,8 @@ def _graph(model, specs):
     return step.get_concrete_function(specs).graph
 
 
-def _check(model):
+def check_ready(model):
+    """Refuses a model that no step can be made of."""
     if not (model.built and model.compiled and model.optimizer):
         raise ValueError(
             checks.message(

@@ -81,6 +81,19 @@ def test_one_step_epochs_are_advised_to_be_longer():
     assert "warm-up" in model.perf_report()["time per epoch"]
 
 
+def test_epochs_without_validation_are_not_in_its_figure():
+    times = EpochTimes(Feed(1, None))
+    for epoch in range(5):
+        with times.epoch(), times.span("steps"):
+            time.sleep(0.001)
+            if epoch % 2:
+                with times.span("validation"):
+                    time.sleep(0.02)
+    figures = times.describe()
+    assert "n=4" in figures["steps"] and "n=2" in figures["validation"]
+    assert float(figures["validation"].split()[0]) >= 20
+
+
 def test_predict_is_in_the_report():
     model = compiled()
     assert "predict_step" not in model.perf_report().to_dict()

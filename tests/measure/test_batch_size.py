@@ -134,6 +134,9 @@ def test_what_is_refused():
         find_batch_size(model, data, objective="size")
     with pytest.raises(TypeError, match="`budget_bytes` must be an integer"):
         find_batch_size(model, data, budget_bytes=1.5)
+    bare = keras.Model(model.inputs, model.outputs)
+    with pytest.raises(ValueError, match="compiled=False. Call it on a batch"):
+        find_batch_size(bare, data)
 
 
 def test_a_dataset_is_refused_with_what_to_give():
