@@ -505,11 +505,16 @@ def half():
     keras.config.set_dtype_policy(before)
 
 
-def first_update(cls, **compiled):
+def seeded(cls, **compiled):
     keras.utils.set_random_seed(1)
     model = functional(cls)
-    before = model.get_weights()[0].copy()
     model.compile(keras.optimizers.SGD(0.1), "mse", **compiled)
+    return model
+
+
+def first_update(cls, **compiled):
+    model = seeded(cls, **compiled)
+    before = model.get_weights()[0].copy()
     model.fit(X[:4], Y[:4], batch_size=4, verbose=0)
     return model.get_weights()[0] - before
 
@@ -524,6 +529,10 @@ def test_a_step_that_never_scales_the_loss_is_named(half, perf, eagerly):
         ours = first_update(LossWithTraining, **given)
     with pytest.warns(UserWarning, match="Forgets.train_step.*never scales"):
         wrong = first_update(Forgets, **given)
+    with pytest.warns(FastKerasWarning) as told:
+        # Two shapes are traced apart.
+        seeded(Forgets, **given).fit(X[:6], Y[:6], 4, verbose=0)
+    assert len(told) == 1
     np.testing.assert_allclose(ours, right, atol=1e-3 * np.abs(right).max())
     ratio = np.abs(wrong).max() / np.abs(right).max()
     assert 0.5 / 32768 < ratio < 2 / 32768

@@ -4,6 +4,8 @@ import collections
 import dataclasses
 from typing import NamedTuple
 
+import keras
+
 from fastkeras._lib import checks
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import synchronise
@@ -99,11 +101,10 @@ for longer.
         steps = [w.seconds / w.steps for w in windows]
         rates = [w.rows / w.seconds for w in windows if w.seconds]
         waits = [w.wait / w.steps for w in windows]
-        known = self._wait() is not None
         return StepTimes(
             summarize(steps) if steps else None,
             (summarize(rates).median or None) if rates else None,
-            summarize(waits) if waits and known else None,
+            summarize(waits) if waits and self._sees_wait else None,
             summarize(self._overheads) if self._overheads else None,
             summarize(self._validations) if self._validations else None,
             self._per_epoch,
@@ -143,6 +144,7 @@ for longer.
         super().on_train_begin(logs)
         self._begin_anew()
         self._made = made_so_far(self.model.train_function)
+        self._sees_wait = self._wait() is not None
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -225,7 +227,8 @@ for longer.
         for metric in self.model.metrics:
             # Keras weighs the loss of a batch by its rows.
             if metric.name == "loss" and hasattr(metric, "count"):
-                rows = float(metric.count)
+                # Of several replicas, it is the sum of theirs.
+                rows = float(keras.ops.convert_to_tensor(metric.count))
         return moment._replace(rows=rows)
 
     def _warm_up(self, steps):

@@ -47,7 +47,7 @@ def noticing_unscaled_loss(model):
         return
     name = f"{type(model).__name__}.train_step"
     vars(model)["train_step"] = functools.partial(
-        _looked_at, model.train_step, model.optimizer, name
+        _looked_at, model.train_step, model.optimizer, name, model._step.told
     )
     try:
         yield
@@ -55,7 +55,7 @@ def noticing_unscaled_loss(model):
         del vars(model)["train_step"]
 
 
-def _looked_at(step, optimizer, name, data):
+def _looked_at(step, optimizer, name, told, data):
     with _calls_noted(optimizer, ("scale_loss", "apply")) as called:
         logs = step(data)
     if called == {"apply"}:
@@ -64,7 +64,8 @@ def _looked_at(step, optimizer, name, data):
             "scales the loss, so each gradient is divided by the loss scale "
             f"(at first {optimizer.initial_scale:g}). Inside the tape, write "
             "`loss = self.optimizer.scale_loss(loss)` before the gradients "
-            "are taken."
+            "are taken.",
+            told=told,
         )
     return logs
 

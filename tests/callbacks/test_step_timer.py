@@ -138,6 +138,9 @@ def test_input_validation_and_epochs_are_apart(monkeypatch):
     assert times.validation.median == pytest.approx(2 * 0.002)
     assert times.epoch_overhead.median == pytest.approx(0.15)
     assert "spent outside its 8 step(s)" in str(times)
+    # What is called afterwards leaves the figures as they are.
+    model.predict(X, verbose=0, callbacks=[timer])
+    assert timer.times() == times
 
 
 def test_a_later_trace_begins_the_warm_up_anew():
@@ -185,6 +188,21 @@ def test_it_reads_the_device_at_the_ends_of_its_windows_alone():
     timer = Counted(warmup_steps=4, window=16, clock=clock)
     model.fit(X, Y, 1, epochs=2, verbose=0, callbacks=[timer])
     assert len(reads) <= 2 * 64 / 16 + 2 + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
+def test_the_rows_of_all_replicas_count(base, mirrored):
+    with mirrored.scope():
+        inputs = keras.Input((3,))
+        model = base(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+    timer = StepTimer(warmup_steps=2, window=2)
+    model.fit(X, Y, 16, epochs=3, verbose=0, callbacks=[timer])
+    times = timer.times()
+    rows = times.samples_per_second * times.step.median
+    # Medians of a rate and of a time: their product is nearly the rows.
+    assert rows == pytest.approx(16, rel=0.5)
 
 
 def test_arguments_are_checked_and_the_callback_copies():
