@@ -4,8 +4,6 @@ import collections
 import dataclasses
 from typing import NamedTuple
 
-import keras
-
 from fastkeras._lib import checks
 from fastkeras.callbacks._monitor import Monitor
 from fastkeras.callbacks._monitor import synchronise
@@ -228,7 +226,7 @@ for longer.
             # Keras weighs the loss of a batch by its rows.
             if metric.name == "loss" and hasattr(metric, "count"):
                 # Of several replicas, it is the sum of theirs.
-                rows = float(keras.ops.convert_to_tensor(metric.count))
+                rows = float(metric.count.numpy())
         return moment._replace(rows=rows)
 
     def _warm_up(self, steps):
