@@ -1,11 +1,15 @@
 """`python -m fastkeras profile`."""
 
+import os
+import pathlib
 import sys
 
 from fastkeras import bench
 from fastkeras import measure
+from fastkeras._lib import checks
 from fastkeras.cli import _common
 from fastkeras.cli import _target
+from fastkeras.measure import _pipeline
 
 
 def add(commands):
@@ -42,10 +46,13 @@ def add(commands):
 def _profile(args):
     _check(args)
     if args.target.endswith(".json"):
-        return _common.saved(args, measure.Profile.load)
+        code = _common.saved(args, measure.Profile.load)
+        _draw(args, measure.Profile.load(args.target))
+        return code
     against = _common.against(args, measure.Profile.load)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)
+    _check_again(data)
     found = measure.profile(
         model, data, args.steps, args.batch_size, args.log_dir, say
     )
@@ -53,12 +60,24 @@ def _profile(args):
     print(found)
     against(found)
     _common.write_json(args, found.to_json())
+    _draw(args, found)
+    return _common.DONE
+
+
+def _draw(args, found):
+    """Writes the page and the chart asked for."""
     for name, write in (("html", found.save_html), ("plot", found.plot)):
         path = getattr(args, name)
         if path:
             write(path)
             print(f"{name}: {path}", file=sys.stderr)
-    return _common.DONE
+
+
+def _check_again(data):
+    try:
+        _pipeline.check_again(data)
+    except TypeError as error:
+        raise _common.UsageError(str(error)) from None
 
 
 def _check(args):
@@ -70,3 +89,19 @@ def _check(args):
         except (ValueError, ImportError) as error:
             raise _common.UsageError(str(error)) from None
     _common.check_folders(args, "json", "html", "plot")
+    if args.log_dir:
+        _check_log_dir(args.target, args.log_dir)
+
+
+def _check_log_dir(target, path):
+    """Refuses a folder for the trace that can't be made, or has none."""
+    folder = pathlib.Path(path).resolve()
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if target.endswith(".json"):
+        rule, fix = "`--log-dir` needs a run", "Give file.py:function."
+    elif not (there.is_dir() and os.access(there, os.W_OK)):
+        rule = "`--log-dir` must be a folder that can be written to"
+        fix = "Give another place."
+    else:
+        return
+    raise _common.UsageError(checks.message(rule, f"log_dir={path!r}", fix))

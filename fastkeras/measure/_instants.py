@@ -2,8 +2,86 @@
 
 import bisect
 import collections
+import statistics
 
 from fastkeras.measure._xplane import PARTS
+
+_TOP = 15
+# Pieces of the timeline that are kept: a page with more is slow to open.
+_PIECES = 2000
+
+
+def divided(trace, runs):
+    """The sections of a profile that come of its trace.
+
+    Args:
+        trace: `Trace`.
+        runs: `Runs`, in which it was made.
+    """
+    windows = runs.windows(trace.launches)
+    middle = _middle(windows)
+    steps = sum(batches for *_, batches in middle)
+    spans = [window[:2] for window in middle]
+    parts = collections.Counter(dict.fromkeys(PARTS, 0.0))
+    for start, end, part in split(trace, spans):
+        parts[part] += end - start
+    total = sum(parts.values())
+    # The trace slows the steps down: its shares of the step without it.
+    scale = runs.step.median / total
+    called = trace.eager + trace.graph
+    phases, ops = _operations(trace, spans, scale, steps)
+    pieces = split(trace, [window[:2] for window in windows])
+    origin = pieces[0][0]
+    return {
+        "split": {name: value * scale for name, value in parts.items()},
+        "phases": phases,
+        "ops": ops,
+        "eager share": trace.eager / called if called else 0.0,
+        "traced step": total / steps,
+        "timeline": [
+            [start - origin, end - start, part]
+            for start, end, part in pieces[:_PIECES]
+        ],
+    }
+
+
+def _middle(windows):
+    """The half of the stretches that took least more or less than the median.
+
+    A thread that was put off for long is in the others.
+    """
+    rates = {w: (w[1] - w[0]) / w[2] for w in windows}
+    median = statistics.median(rates.values())
+    near = sorted(windows, key=lambda window: abs(rates[window] - median))
+    return sorted(near[: (len(near) + 1) // 2])
+
+
+def _operations(trace, windows, scale, steps):
+    """Seconds by phase, and the dearest operations; both for a step.
+
+    Scaled as the split is: all phases together are its compute.
+    """
+    phases = collections.Counter()
+    seconds, counts = collections.Counter(), collections.Counter()
+    shares = shared(trace, windows)
+    for event, share in zip(trace.events, shares, strict=True):
+        if share:
+            phases[event.phase] += share * scale
+            if event.kind:
+                key = (event.name, event.kind, event.phase)
+                seconds[key] += share * scale
+                counts[key] += 1
+    ops = [
+        {
+            "name": name,
+            "kind": kind,
+            "phase": phase,
+            "seconds": value,
+            "count": counts[name, kind, phase] / steps,
+        }
+        for (name, kind, phase), value in seconds.most_common(_TOP)
+    ]
+    return dict(phases), ops
 
 
 def split(trace, windows):

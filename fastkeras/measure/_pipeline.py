@@ -32,8 +32,7 @@ class Pipeline:
     """
 
     def __init__(self, data, batch_size, most):
-        if hasattr(data, "__next__"):
-            raise TypeError(_runs.once(f"data={data!r}"))
+        check_again(data)
         if isinstance(data, tf.data.Dataset):
             copy = copied(data).take(most)
             self.arguments = {"x": copy, "shuffle": False}
@@ -106,6 +105,12 @@ class Pipeline:
         return private.data_adapters.ArrayDataAdapter(
             **self.arguments, shuffle=True
         ).get_tf_dataset()
+
+
+def check_again(data):
+    """Refuses data that can be gone through only once."""
+    if hasattr(data, "__next__"):
+        raise TypeError(_runs.once(f"data={data!r}"))
 
 
 def copied(dataset):

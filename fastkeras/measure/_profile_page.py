@@ -56,12 +56,19 @@ def page(found):
         _legend(found),
         _svg(_stacked(found), 40),
         _table(("part", "ms", "share"), shares),
-        _title(f"timeline of the traced steps, {_shown(found)}"),
+        _title(
+            f"timeline of the traced steps, {_shown(found)}; white: "
+            "between epochs"
+        ),
         _svg(_timeline(found), 60),
         _title("control runs"),
         _table(
             ("of", "median"),
-            [(name, str(found.time(name))) for name in found["seconds"]],
+            [
+                (name, str(found.time(name)))
+                for name in found["seconds"]
+                if name != "metrics"
+            ],
         ),
         _title(_profile_text.PHASES),
         f"<p>{_profile_text.LIMITS}</p>",
@@ -206,7 +213,7 @@ def plot(found, path):
             (s * 1e3, t * 1e3) for s, t, p in found["timeline"] if p == part
         ]
         line.broken_barh(spans, (-0.4, 0.8), facecolors=colour)
-    line.set_xlabel("ms of the traced steps")
+    line.set_xlabel("ms of the traced steps; white: between epochs")
     bar.set_xlabel("ms of a step")
     for axes in (bar, line):
         axes.set_yticks([])

@@ -14,7 +14,7 @@ _PHASES = {
     "other": "in no scope of a layer, a loss, the optimizer or a metric",
 }
 #: What the figures are; a page says the same.
-SPLIT = "a step, divided as the traced steps were"
+SPLIT = "a step, divided as the middle half of the traced steps were"
 PHASES = "compute by phase; what runs at once shares the time"
 #: Where phases differ from times of the parts of a step run alone.
 LIMITS = (

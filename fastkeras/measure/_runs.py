@@ -13,11 +13,12 @@ from fastkeras.measure.stats import summarize
 WARM_UP = 10
 # Epochs, and batches, that are timed at the least: fewer have no spread.
 _EPOCHS, _BATCHES = 3, 20
-# Batches that are traced at the most. TensorFlow leaves a cheap operation out
-# of a trace once it has run about 90 times.
-_TRACED = 60
-# Stretches of an epoch that are timed apart.
-_STRETCHES = 5
+# Batches that are traced at the most, and until when: TensorFlow leaves a cheap
+# operation out of a trace once it has run about 90 times.
+_TRACED, _UNTIL = 60, 85
+# Stretches of an epoch that are timed apart, and the batches one must hold:
+# pipelines give batches several at a time.
+_STRETCHES, _LEAST = 5, 6
 
 
 def ends(count):
@@ -28,10 +29,10 @@ def ends(count):
 
     Example:
 
-    >>> ends(12)
-    [2, 4, 6, 8, 10, 12]
+    >>> ends(20)
+    [6, 12, 20]
     """
-    length = max(1, count // _STRETCHES)
+    length = max(_LEAST, count // _STRETCHES)
     return [*range(length, count - length + 1, length), count]
 
 
@@ -62,8 +63,8 @@ class Runs(keras.callbacks.Callback):
 
     Attributes:
         launches: List of integers, the launches of each epoch.
-        marked: List of lists, of each launch traced the number of its epoch,
-            and whether it found a batch.
+        marked: List of lists, of each launch traced: its epoch, and the first
+            batch and the one after its last; the same where it found no data.
         traced: Integer, the batches traced.
     """
 
@@ -77,7 +78,12 @@ class Runs(keras.callbacks.Callback):
         self._ends = ends(count)
         self._timed = max(_EPOCHS, -(-_BATCHES // count), epochs)
         self._wanted = min(count * epochs, _TRACED) if folder else 0
-        self._warm = -(-WARM_UP // count) + -(-self._wanted // count)
+        first = -(-WARM_UP // count)
+        self._warm = first + -(-self._wanted // count)
+        # At the start of an epoch, if that is not too late.
+        whole_epochs = first * count
+        is_early = whole_epochs + self._wanted <= _UNTIL
+        self._traces_from = whole_epochs if is_early else WARM_UP
         self._clock = clock
         self._folder = folder
         self._begins, self._steps, self._stretches = [], [], []
@@ -121,17 +127,28 @@ class Runs(keras.callbacks.Callback):
         return values[self._warm :][: self._timed]
 
     def windows(self, marks):
-        """Start and end of the batches of each epoch traced.
+        """The stretches traced, what is between their launches with them.
 
         Args:
             marks: List of start and end of each launch traced.
+
+        Returns:
+            List of tuples of start, end and batches.
         """
-        windows = {}
-        for (epoch, ran), (start, end) in zip(self.marked, marks, strict=True):
-            if ran:
-                first, _ = windows.get(epoch, (start, end))
-                windows[epoch] = first, end
-        return list(windows.values())
+        found, last, begins = [], None, True
+        for launch, (start, end) in zip(self.marked, marks, strict=True):
+            epoch, first, done = launch
+            if first == done:
+                continue
+            if epoch == last:
+                # Up to where the next launch begins.
+                found[-1][1] = start
+            if epoch != last or begins:
+                found.append([start, end, 0])
+            found[-1][1:] = end, found[-1][2] + done - first
+            begins = any(first < edge <= done for edge in self._ends)
+            last = epoch
+        return list(map(tuple, found))
 
     # Keras's hooks.
 
@@ -146,12 +163,12 @@ class Runs(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         before = self._count * (len(self.launches) - 1) + self._done
-        if self.traced < self._wanted and before >= WARM_UP:
+        if self.traced < self._wanted and before >= self._traces_from:
             self._start_trace()
         if self._start is None:
             self._start_of_batches = self._start = self._clock.now()
         if self._tracing:
-            self.marked.append([len(self.launches), False])
+            self.marked.append([len(self.launches), self._done, self._done])
             # Without `_r` no tool can tell the time of a step.
             self._mark = tf.profiler.experimental.Trace(
                 _xplane.MARK, step_num=batch, _r=1
@@ -167,7 +184,7 @@ class Runs(keras.callbacks.Callback):
             self._end_stretch()
         self._end_mark()
         if self._tracing:
-            self.marked[-1][1] = True
+            self.marked[-1][2] = self._done
             self.traced += self._done - before
             if self.traced >= self._wanted:
                 self._stop_trace(save=True)

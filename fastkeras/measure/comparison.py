@@ -19,6 +19,8 @@ from fastkeras.measure.stats import summarize
 
 # A figure as `Summary` prints it.
 _FIGURE = re.compile(r"^(-?[\d.]+)( s| ms| µs|×|) \((?:±([\d.]+), )?n=(\d+)\)$")
+# What an event took.
+_TOOK = re.compile(r", [\d.]+ s(?=:|$)")
 _UNITS = {" s": 1.0, " ms": 1e-3, " µs": 1e-6}
 # Single moments of one run, which have no counterpart in another.
 _LEFT_OUT = {"timeline", "ops", "spread"}
@@ -70,7 +72,7 @@ class Comparison:
         self.changes = {
             name: (first.get(name), second.get(name))
             for name in names
-            if first.get(name) != second.get(name)
+            if _timeless(first.get(name)) != _timeless(second.get(name))
         }
         self.ratios, self.verdicts = {}, {}
         self._has_unsure = False
@@ -100,8 +102,8 @@ class Comparison:
     def _line(self, name):
         before, after = self.changes[name]
         if isinstance(before, list) and isinstance(after, list):
-            gone = [f"\n  - {item}" for item in before if item not in after]
-            come = [f"\n  + {item}" for item in after if item not in before]
+            gone = [f"\n  - {item}" for item in _missing(before, after)]
+            come = [f"\n  + {item}" for item in _missing(after, before)]
             return f"{name}:{''.join(gone + come) or ' in another order'}"
         more = []
         if name in self.ratios:
@@ -184,6 +186,19 @@ def _model(model):
     if isinstance(model, str):
         model = {"name": model}
     return model and {**model, "name": re.sub(r"_\d+$", "", model["name"])}
+
+
+def _timeless(value):
+    """A value, of a list of events without the seconds each took."""
+    if not isinstance(value, list):
+        return value
+    return [_TOOK.sub("", str(item)) for item in value]
+
+
+def _missing(items, others):
+    """The items that are not among others, whatever they took."""
+    others = _timeless(others)
+    return [x for x in items if _timeless([x])[0] not in others]
 
 
 def _spread_out(values):

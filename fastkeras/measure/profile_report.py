@@ -29,8 +29,9 @@ class Profile(Receipt):
     - `spread`: dict of the first four of these to the fields of a `Summary`;
       see `time`.
     - `split`: dict of `compute`, `copies`, `input`, `dispatch` and `idle`;
-      together they are the step, divided as the traced steps were.
-    - `traced step`: float, what a step took while it was traced: more.
+      together they are the step, divided as the middle half of the traced
+      steps were, those that took about the median.
+    - `traced step`: float, what a step took of these: more, for the trace.
     - `input`: dict, whether the input is the `bound`, and its `share`.
     - `phases`: dict of phase to the seconds of its operations in a step;
       together they are `compute` of the split, as what runs at once shares

@@ -18,8 +18,8 @@ Example:
 ['compute', 'copies', 'dispatch', 'idle', 'input']
 """
 
-import collections
 import dataclasses
+import pathlib
 import shutil
 import tempfile
 
@@ -38,9 +38,6 @@ from fastkeras.measure._state import as_before
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.profile_report import Profile
 
-_TOP = 15
-# Pieces of the timeline that are kept: a page with more is slow to open.
-_PIECES = 2000
 _FORMAT = 1
 # Passes through the pipeline alone, at the least.
 _PASSES = 2
@@ -80,6 +77,7 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
             through again.
         ValueError: If `steps` is < 1, the model is not compiled, the data is
             empty, or another profiler is running.
+        OSError: If `log_dir` can't be made.
         tf.errors.OpError: If a Dataset can't be copied: one made of arrays
             that are larger than 2 GB. Give the arrays then.
 
@@ -95,6 +93,9 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
     checks.positive_int(steps, "steps", "Give the batches to measure, as 30.")
     private.assert_compiled(model, "profile")
     say = say or (lambda text: None)
+    if log_dir:
+        # What can't be made is found before anything runs.
+        pathlib.Path(log_dir).mkdir(parents=True, exist_ok=True)
     pipeline = _pipeline.Pipeline(data, batch_size, steps)
     count = pipeline.count()
     if not count:
@@ -138,7 +139,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
     alone = _pipeline.seconds_alone(pipeline, max(_PASSES, epochs), clock)
     say("profile: the metrics")
     metrics = _metric_cost.seconds(model, batch, clock)
-    traced = _of_trace(trace, real)
+    traced = _instants.divided(trace, real)
     metrics = _scaled(metrics, run["tier"], traced["phases"])
     times = {
         "step": real.step,
@@ -236,56 +237,3 @@ def _verdict(step, still, alone, waits):
         and alone.median > _NEAR * still.median
     )
     return {"bound": bound, "share": share}
-
-
-def _of_trace(trace, runs):
-    windows, steps = runs.windows(trace.launches), runs.traced
-    pieces = _instants.split(trace, windows)
-    parts = collections.Counter(dict.fromkeys(_xplane.PARTS, 0.0))
-    for start, end, part in pieces:
-        parts[part] += end - start
-    total = sum(parts.values())
-    # The trace slows the steps down: its shares of the step without it.
-    scale = runs.step.median / total
-    called = trace.eager + trace.graph
-    phases, ops = _operations(trace, windows, scale, steps)
-    origin = pieces[0][0]
-    return {
-        "split": {name: value * scale for name, value in parts.items()},
-        "phases": phases,
-        "ops": ops,
-        "eager share": trace.eager / called if called else 0.0,
-        "traced step": total / steps,
-        "timeline": [
-            [start - origin, end - start, part]
-            for start, end, part in pieces[:_PIECES]
-        ],
-    }
-
-
-def _operations(trace, windows, scale, steps):
-    """Seconds by phase, and the dearest operations; both for a step.
-
-    Scaled as the split is: all phases together are its compute.
-    """
-    phases = collections.Counter()
-    seconds, counts = collections.Counter(), collections.Counter()
-    shares = _instants.shared(trace, windows)
-    for event, share in zip(trace.events, shares, strict=True):
-        if share:
-            phases[event.phase] += share * scale
-            if event.kind:
-                key = (event.name, event.kind, event.phase)
-                seconds[key] += share * scale
-                counts[key] += 1
-    ops = [
-        {
-            "name": name,
-            "kind": kind,
-            "phase": phase,
-            "seconds": value,
-            "count": counts[name, kind, phase] / steps,
-        }
-        for (name, kind, phase), value in seconds.most_common(_TOP)
-    ]
-    return dict(phases), ops

@@ -51,6 +51,11 @@ def test_a_profile_is_printed_written_and_compared(file, capsys):
     assert cli.main([*command, "--against", "a.json"]) == 0
     out = capsys.readouterr().out
     assert "against a.json" in out and "seconds.step: " in out
+    # Of a saved one, without a run.
+    command = ["profile", "a.json", "--html", "b.html", "--plot", "b.svg"]
+    assert cli.main(command) == 0
+    for name in ("b.html", "b.svg"):
+        assert "<svg" in pathlib.Path(name).read_text(encoding="utf-8")
 
 
 def test_two_files_are_compared_and_nothing_is_run(file, capsys):
@@ -94,6 +99,9 @@ def test_a_report_trains_and_prints_the_receipt(file, capsys):
         (["report", "job.py:make", "--against", "b"], 2, "`--json` wrote"),
         (["report", "job.py:make", "--epochs", "x"], 2, "invalid int"),
         (["profile", "job.py:make", "--plot", "a.xyz"], 2, "ending of a"),
+        (["profile", "job.py:make", "--log-dir", "job.py/a"], 2, "written to"),
+        (["profile", "a.json", "--log-dir", "a"], 2, "needs a run"),
+        (["profile", "job.py:endless"], 2, "gone through again"),
         (["bench", "--suite", "tech"], 2, "'techniques'"),
         (["report", "job.py:endless"], 2, "must have an end"),
         (["report", "none.json"], 2, "ends in .json must be one"),

@@ -13,7 +13,10 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import measure
+from fastkeras._lib import private_measure
+from fastkeras.measure import _metric_cost
 from fastkeras.measure import _runs
+from fastkeras.measure import _state
 from fastkeras.measure import _xplane
 from fastkeras.measure import profiling
 
@@ -394,6 +397,17 @@ def test_times_in_words_are_compared_as_times():
     assert "faster" not in str(near)
 
 
+def test_what_an_event_took_makes_it_no_other():
+    first = {"events": ["step, call 1, 0.68 s: first call", "gone"]}
+    second = {"events": ["step, call 1, 1 s: first call", "come"]}
+    text = str(measure.compare(first, second))
+    assert text == "events:\n  - gone\n  + come"
+    found = measure.compare({"events": first["events"][:1]}, {"events": []})
+    assert str(found) == "events:\n  - step, call 1, 0.68 s: first call"
+    same = [{"events": x["events"][:1]} for x in (first, second)]
+    assert str(measure.compare(*same)) == "no difference"
+
+
 def test_runs_that_are_not_alike_are_said_to_be_so():
     first = {
         "model": {"name": "net_1", "parameters": 5},
@@ -461,6 +475,88 @@ def test_two_profilers_at_once_are_refused(tmp_path):
             profiling.profile(model, arrays(), steps=1)
     finally:
         tf.profiler.experimental.stop()
+
+
+@pytest.mark.parametrize("kind", [keras.Model, fk.FastModel])
+def test_an_error_of_the_data_ends_the_trace_and_changes_nothing(kind):
+    def batches():
+        for k in range(8):
+            if reads[0] == 30:
+                was_traced.append(private_measure.is_profiled())
+                raise OSError("The disk is gone.")
+            reads[0] += 1
+            yield tuple(a[8 * k : 8 * k + 8] for a in arrays(64))
+
+    spec = tuple(tf.TensorSpec((8, n)) for n in (4, 1))
+    data = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    model, reads, was_traced = make(kind, ()), [-100], []
+    model.fit(data, verbose=0)
+    before, reads[0] = values(model), 0
+    with pytest.raises(tf.errors.OpError, match="The disk is gone"):
+        profiling.profile(model, data, steps=8)
+    assert was_traced == [True] and not private_measure.is_profiled()
+    assert all(map(np.array_equal, before, values(model)))
+    # Control: the data can be read, and the profiler started.
+    reads[0] = -1000
+    assert profiling.profile(model, data, steps=8)["run"]["steps"] == 8
+
+
+def interrupted(undone, calls):
+    """A function that is interrupted once, at a call of another."""
+
+    def call(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return undone(*args, **kwargs)
+
+    return call
+
+
+def test_an_interrupt_of_the_putting_back_leaves_nothing_half_done(monkeypatch):
+    model, calls = make(), []
+    model.fit(*arrays(), verbose=0)
+    before = values(model)
+    attributes = [dict(vars(m)) for m in model.metrics]
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+        with _state.as_before(model), _metric_cost.named(model):
+            model.fit(*arrays(), verbose=0)
+            assert not all(map(np.array_equal, before, values(model)))
+            patch.setattr(
+                keras.Variable,
+                "assign",
+                interrupted(keras.Variable.assign, calls),
+            )
+    assert len(calls) > 2
+    assert all(map(np.array_equal, before, values(model)))
+    assert [dict(vars(m)) for m in model.metrics] == attributes
+
+
+def test_an_interrupt_among_the_metrics_names_leaves_them_as_they_were(
+    monkeypatch,
+):
+    model, calls = make(metrics=("AUC", "accuracy")), []
+    model.fit(*arrays(), verbose=0)
+    before = [dict(vars(m)) for m in model.metrics]
+    scoped = interrupted(_metric_cost._scoped, calls)
+    monkeypatch.setattr(_metric_cost, "_scoped", scoped)
+    with pytest.raises(KeyboardInterrupt), _metric_cost.named(model):
+        pass
+    assert [dict(vars(m)) for m in model.metrics] == before
+    with _metric_cost.named(model):
+        # Control: while it is open they are others.
+        assert [dict(vars(m)) for m in model.metrics] != before
+    assert [dict(vars(m)) for m in model.metrics] == before
+
+
+def test_data_that_is_gone_after_one_pass_is_refused():
+    once = iter([tuple(a[:16] for a in arrays())] * 4)
+    data = tf.data.Dataset.from_generator(
+        lambda: once,
+        output_signature=(tf.TensorSpec((16, 4)), tf.TensorSpec((16, 1))),
+    )
+    with pytest.raises(TypeError, match="a Dataset that is empty by now"):
+        profiling.profile(make(), data, steps=4)
 
 
 @pytest.mark.parametrize(
