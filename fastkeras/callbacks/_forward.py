@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from fastkeras.perf import _gradients
+from fastkeras.callbacks._finite import check_sum
 
 #: Operations that hand on what others made.
 _PASSIVE = {"Const", "Identity", "ReadVariableOp", "Reshape"}
@@ -19,21 +19,22 @@ class Forward:
     def __init__(self):
         self._names = []
         self._alive = {}
-        # The first update with a bad forward pass, its first operation.
+        # An update with a bad forward pass, its first operation.
         self._first = variable(tf.constant([0, -1], tf.int64))
 
-    def note(self, operations, output, bad, step):
+    def note(self, operations, output, good, wanted, step):
         """Notes, at an update, which units live, and what turned first.
 
         Args:
             operations: List of the operations so far in the outer graph.
             output: Function of a tensor of theirs to that of this graph.
-            bad: Scalar bool tensor, whether the update is not finite.
+            good: Scalar bool tensor, whether the update seems finite.
+            wanted: Scalar bool tensor, whether to note what turned.
             step: Scalar int64 tensor, the number of the update.
         """
-        self._note_alive(operations, output, bad)
+        self._note_alive(operations, output, good)
         looked = [o for o in operations if _is_of_batch(o)]
-        before = len(self._names)
+        offset = len(self._names)
         # Each tier traces the step, and may number its operations otherwise.
         self._names += [(o.name, o.type) for o in looked]
         finite = tf.math.is_finite(
@@ -42,13 +43,15 @@ class Forward:
         number = tf.where(
             tf.reduce_all(finite),
             tf.constant(-1, tf.int64),
-            before + tf.argmin(tf.cast(finite, tf.int32)),
+            offset + tf.argmin(tf.cast(finite, tf.int32)),
         )
-        is_first = tf.logical_and(bad, self._first[0] == 0)
+        before = self._first + 0
+        # The first of several parts of an update.
+        is_first = wanted & (number >= 0) & (before[0] != step)
         now = tf.stack([step, number])
-        self._first.assign(tf.where(is_first, now, self._first + 0))
+        self._first.assign(tf.where(is_first, now, before))
 
-    def _note_alive(self, operations, output, bad):
+    def _note_alive(self, operations, output, good):
         relus = [o for o in operations if o.type in _RELUS]
         key = tuple(
             (o.name, o.outputs[0].shape[-1])
@@ -67,7 +70,7 @@ class Forward:
         seen = self._alive[key]
         # Units are neither dead nor alive where all is NaN.
         now = tf.maximum(seen, tf.concat(tops, 0))
-        seen.assign(tf.where(bad, seen + 0.0, now))
+        seen.assign(tf.where(good, now, seen + 0.0))
 
     # Outside.
 
@@ -119,31 +122,6 @@ def variable(value):
         trainable=False,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )
-
-
-def are_finite(variables):
-    """List of bool, whether each variable is finite; waits for the device."""
-    # One operation each; squares overflow before the weights do.
-    tensors = [tf.convert_to_tensor(v.value) for v in variables]
-    halves = [float(tf.raw_ops.L2Loss(t=tensor)) for tensor in tensors]
-    if np.isfinite(halves).all():
-        return [True] * len(variables)
-    return np.isfinite([float(check_sum(t)) for t in tensors]).tolist()
-
-
-def check_sum(gradient):
-    """A scalar that is finite if all values of a gradient are."""
-    return tf.reduce_sum(check_vector(gradient))
-
-
-def check_vector(gradient):
-    """The values of a gradient, to be added: half precision can't be."""
-    (tensor,) = _gradients.values([gradient])
-    if tensor.dtype in (tf.float16, tf.bfloat16):
-        tensor = tensor * 0
-    if tensor.shape.rank != 1:
-        tensor = tf.reshape(tensor, [-1])
-    return tf.cast(tensor, tf.float32)
 
 
 def _largest(output):

@@ -6,14 +6,15 @@ before they are clipped, and the weights before and after the update.
 
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from fastkeras._lib import philox
+from fastkeras.callbacks._finite import are_finite
+from fastkeras.callbacks._finite import check_sum
+from fastkeras.callbacks._finite import seem_finite
 from fastkeras.callbacks._forward import Forward
-from fastkeras.callbacks._forward import are_finite
-from fastkeras.callbacks._forward import check_sum
-from fastkeras.callbacks._forward import check_vector
 from fastkeras.callbacks._forward import variable as new_variable
 from fastkeras.callbacks._replay import again
 from fastkeras.callbacks._unless import unless
@@ -59,6 +60,7 @@ class Probe(Feature):
         self._every = 1 if self._several else every
         self._cuts = cuts
         self._operations = []
+        self._data = []
 
     def prepare(self, variables):
         """Makes the variables, outside of the function that is traced."""
@@ -87,16 +89,23 @@ class Probe(Feature):
 
     # Hooks of a feature.
 
+    def slices(self, model, batch, state):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        found = tf.nest.flatten(x, expand_composites=True)
+        self._data = [t for t in found if t.dtype.is_floating]
+
     def scale(self, loss, state):
         self._loss = loss
         operations = self._operations = self._made_so_far()
         if self._cuts and operations and self.layers is not None:
             # The parts of an update are computed in graphs of their own.
             finite = tf.math.is_finite(check_sum(loss))
+            sums = [check_sum(t) for t in (loss, *self._data)]
             unless(
-                tf.logical_and(finite, self._is_idle(self._step + 1)),
-                lambda: self.forward.note(
-                    operations, again(operations), ~finite, self._steps() + 1
+                tf.math.is_finite(tf.add_n(sums))
+                & self._is_idle(self._step + 1),
+                lambda: self._note_forward(
+                    operations, again(operations), finite, self._steps() + 1
                 ),
             )
         return loss
@@ -104,10 +113,10 @@ class Probe(Feature):
     def clip(self, gradients, variables, state, ok):
         self.prepare(variables)
         operations = self._in_this_graph()
-        finite = self._is_finite(gradients, bool(operations))
+        loss = [self._loss] if operations else []
         step = self._step.assign_add(1)
         if self._every == 1:
-            self._note(gradients, operations, tf.convert_to_tensor, ~finite)
+            self._note(gradients, loss, operations, tf.convert_to_tensor)
             return gradients
 
         # XLA keeps little for a branch, and compiles each operation twice.
@@ -115,8 +124,9 @@ class Probe(Feature):
         if philox.is_on():
             copied = operations
         unless(
-            tf.logical_and(finite, self._is_idle(step)),
-            lambda: self._note(gradients, operations, again(copied), ~finite),
+            seem_finite(gradients, self._ids, len(self._data), loss, ok)
+            & self._is_idle(step),
+            lambda: self._note(gradients, loss, operations, again(copied)),
         )
         return gradients
 
@@ -141,34 +151,24 @@ class Probe(Feature):
         graph = tf.compat.v1.get_default_graph()
         return operations if operations[0].graph is graph else []
 
-    def _is_finite(self, gradients, with_loss):
-        """Whether an update is finite, by little: the loss, the biases.
-
-        A gradient that is not finite goes on to all layers before it, so the
-        smallest variable of each layer tells as much as all of them.
-        """
-        smallest = {}
-        triples = zip(gradients, self._variables, self._ids, strict=True)
-        for g, variable, layer in triples:
-            size = variable.shape.num_elements()
-            if g is not None and size < smallest.get(layer, (1 << 62,))[0]:
-                smallest[layer] = size, g
-        # One operation for all layers, where they have biases.
-        parts = [check_vector(g) for _, g in smallest.values()]
-        total = tf.reduce_sum(tf.concat(parts, 0))
-        if with_loss:
-            total += tf.cast(self._loss, tf.float32)
-        return tf.math.is_finite(total)
-
-    def _note(self, gradients, operations, output, bad):
-        if operations:
-            self.forward.note(operations, output, bad, self._steps())
+    def _note(self, gradients, loss, operations, output):
         gradients = _gradients.map_values(output, gradients)
+        sums = [tf.zeros([]) if g is None else check_sum(g) for g in gradients]
+        finite = tf.math.is_finite(tf.stack(sums))
+        parts = [tf.math.is_finite(check_sum(output(t))) for t in loss]
+        good = tf.reduce_all([tf.reduce_all(finite), *parts])
+        if operations:
+            self._note_forward(operations, output, good, self._steps())
         norms = self._by_layer([_square_norm(g) for g in gradients])
         fine = tf.reduce_all(tf.math.is_finite(norms))
         self._add_sample(0, norms, fine)
         self._note_update(self._steps())
-        self._note_counts(gradients, bad, fine)
+        self._note_counts(finite, ~good, fine)
+
+    def _note_forward(self, operations, output, good, step):
+        # Of the first bad update, which is known at its end.
+        wanted = tf.equal(self._counts[1], 0)
+        self.forward.note(operations, output, good, wanted, step)
 
     def _note_update(self, step):
         """Notes what the update before this one did to the weights."""
@@ -186,11 +186,10 @@ class Probe(Feature):
         self._add_sample(1, ratios, fine)
         self._old.assign(new)
 
-    def _note_counts(self, gradients, bad, fine):
+    def _note_counts(self, finite, bad, fine):
         bad = tf.cast(bad, tf.int64)
+        finite = tf.cast(finite, tf.int64)
         before = self._counts + 0
-        sums = [tf.zeros([]) if g is None else check_sum(g) for g in gradients]
-        finite = tf.cast(tf.math.is_finite(tf.stack(sums)), tf.int64)
         is_first = tf.logical_and(bad > 0, before[1] == 0)
         step = self._steps()
         now = tf.concat([[0, step, 0, 0], finite], 0)

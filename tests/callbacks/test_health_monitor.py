@@ -273,25 +273,48 @@ def test_nothing_is_printed_by_its_making(caplog):
     assert "valid node name" not in caplog.text
 
 
-def test_nan_that_an_activation_turns_to_0_is_told_by_the_weights():
-    def hidden(x):
-        return tf.where(x > 0, x, 0.0)
+def positive(x):
+    """As a ReLU does on some machines, makes 0 of NaN."""
+    return tf.where(x > 0, x, 0.0)
 
-    def watched(x):
-        model, health = network(activation=hidden), HealthMonitor()
-        model.compile("sgd", "mse")
-        train(model, health, x=x, epochs=1)
-        return model, health
 
+def watched(model, x, perf="auto"):
+    health = HealthMonitor()
+    model.compile("sgd", "mse", perf=perf)
+    train(model, health, x=x, epochs=1)
+    return health
+
+
+@pytest.mark.parametrize(
+    ("perf", "step"),
+    [("auto", 3), ("skip_non_finite", 3), (fk.perf.Accumulate(2), 2)],
+)
+def test_nan_in_the_data_is_told_though_an_activation_hides_it(perf, step):
     x = X.copy()
     x[20] = np.nan
+    health = watched(network(activation=positive), x, perf)
+    assert "NaN or Inf in its data" in str(health.first_non_finite)
+    assert health.first_non_finite.step == step
+    assert health.non_finite_steps == 1
+    healthy = watched(network(activation=positive), X, perf)
+    assert healthy.first_non_finite is None
+
+
+def test_nan_within_that_an_activation_hides_is_told_by_the_weights():
+    x = np.minimum(X, 2)
+    x[20] = 3
+    inputs = keras.Input((3,))
+    first = keras.layers.Dense(4)(inputs)
+    broken = keras.layers.Lambda(lambda x: tf.where(x > 2, np.nan, x))(inputs)
+    both = keras.layers.Concatenate()([first, broken])
+    hidden = keras.layers.Dense(8, positive, name="hidden")(both)
+    model = fk.FastModel(inputs, keras.layers.Dense(1)(hidden))
     with pytest.warns(FastKerasWarning, match="By update 4 weights"):
-        model, health = watched(x)
-    assert np.isnan(model.get_weights()[0]).any()
-    first = health.first_non_finite
-    assert (first.step, first.layers) == (4, ("hidden",))
+        health = watched(model, x)
+    assert np.isnan(model.get_layer("hidden").get_weights()[0]).any()
+    found = health.first_non_finite
+    assert (found.step, found.layers) == (4, ("hidden",))
     assert "those of 'hidden'" in str(health)
-    assert watched(X)[1].first_non_finite is None
 
 
 @pytest.mark.parametrize("steps", [1, 4])
