@@ -78,6 +78,11 @@ class Advice:
         return "\n".join(lines)
 
 
+def times(value):
+    """So many times, with two digits, or all of them."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 def offered(facts, *options):
     """Of some changes those that a model takes, as arguments of `Advice`.
 

@@ -4,12 +4,13 @@ import keras
 
 from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._advice import times
 from fastkeras.engine._tiers import xla_refusal
 
 #: The smallest `epsilon` that still counts beside a float16 slot.
 LEAST_EPSILON = 1e-4
 #: A batch of twice the rows is worth it below so many times the seconds.
-CHEAP_DOUBLE = 1.4
+CHEAP_DOUBLE = 1.25
 #: XLA is told of where it is so many times as fast, noise taken off.
 FASTER = 1.02
 #: Share of a step from which on metrics are dear.
@@ -32,7 +33,7 @@ def xla(facts):
         if ratio is None or ratio.lower < FASTER:
             return None
         found = f", and without it a step takes {ratio} the time"
-        gain = f"{ratio.median:.2g} times as fast"
+        gain = f"{times(ratio.median)} times as fast"
     return Advice(
         "XLA",
         f"a step of {_computing(facts)}, operation by operation: XLA is off"
@@ -102,7 +103,7 @@ def mixed_precision(facts):
 
 
 def larger_batch(facts):
-    if not facts.is_device_bound or facts.data.rows >= 1024:
+    if not facts.is_device_bound or facts.data.rows >= 1024 or facts.is_long:
         return None
     ratio = facts.growth.median
     if facts.growth.upper >= CHEAP_DOUBLE:
@@ -110,7 +111,7 @@ def larger_batch(facts):
     return Advice(
         "larger batch",
         f"twice {facts.data.rows} rows take {facts.growth} the time",
-        f"{2 / ratio:.2g} times the rows a second",
+        f"{2 / max(1, ratio):.2g} times the rows a second",
         f"batch_size={2 * facts.data.rows}, with a learning rate to match",
         mathematics="changed",
         ground="measured",

@@ -23,7 +23,7 @@ from fastkeras.measure._state import as_before
 from fastkeras.perf._plan import check_plan
 from fastkeras.perf._plan import make_plan
 
-#: Seconds of a trace beyond which XLA, which takes longer, is only named.
+#: Seconds of a trace beyond which what takes more of them is only named.
 LONG = 8.0
 #: Told what is done, and each receipt.
 LOG = logging.getLogger("fastkeras.advise")
@@ -127,7 +127,7 @@ class Facts(ModelFacts):
 
     @property
     def is_long(self):
-        """Whether a trace takes so long that XLA is not tried for a rule."""
+        """Whether a trace takes so long that no rule is to make another."""
         return self.trace_seconds > LONG
 
     @functools.cached_property
@@ -138,6 +138,8 @@ class Facts(ModelFacts):
         """
         if self.traced.error or tf.config.functions_run_eagerly():
             return None
+        # What these steps trace, they would not trace again.
+        _ = self.traced_again
         with self.undisturbed():
             return _times.in_graph(
                 self.model, self.step, self.data.batch, self.steps, self.clock
@@ -181,6 +183,24 @@ class Facts(ModelFacts):
             return _times.growth(
                 self.model, self.data.batch, self.steps, self.clock
             )
+
+    @functools.cached_property
+    def in_loop(self):
+        """`Summary`: seconds of a step in a loop of the graph.
+
+        None where a trace takes long, or a loop can't hold it.
+        """
+        if self.is_long:
+            return None
+        try:
+            with self.undisturbed():
+                return _times.in_loop(
+                    self.model, self.data.batch, self.steps, self.clock
+                )
+        except (TypeError, ValueError, tf.errors.OpError):
+            # Some of the user's code runs step by step alone: the rule says
+            # then that nothing was measured.
+            return None
 
     @functools.cached_property
     def without_xla(self):

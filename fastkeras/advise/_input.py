@@ -8,6 +8,7 @@ from fastkeras._lib import private_datasets
 from fastkeras._lib.private import tree
 from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import Advice
+from fastkeras.advise._advice import times
 from fastkeras.advise._graph import python_calls
 from fastkeras.engine._resident import MEMORY_SHARE
 from fastkeras.measure._pipeline import copied
@@ -49,7 +50,7 @@ def input_wait(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it for its "
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
-        f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
+        f"up to {times(1 / (1 - share))} times as fast, if no batch is late",
         f"{name}: {_fix(facts, name)}",
         ground="bound",
     )
@@ -80,7 +81,7 @@ def _wait_for_arrays(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it while the rows "
         "of its batch are gathered from the arrays",
-        f"up to {1 / (1 - share):.2g} times as fast, if no batch is late",
+        f"up to {times(1 / (1 - share))} times as fast, if no batch is late",
         f"{facts.way_to_fast}, which keeps arrays that fit on the device",
         ground="bound",
         settings=FAST,
@@ -147,7 +148,8 @@ def one_step_epochs(facts):
         evidence = (
             f": {beside * 1e3:.3g} ms beside a step of {step * 1e3:.3g} ms"
         )
-        gain = f"up to {1 + beside / step:.2g} times as fast, for a large k"
+        ratio = times(1 + beside / step)
+        gain = f"up to {ratio} times as fast, for a large k"
         ground = "bound"
     data = (
         "tf.data.Dataset.from_tensors(data)"

@@ -11,6 +11,8 @@ from fastkeras.advise._graph import step_function
 
 #: Batches of a PyDataset that are timed.
 _ITEMS = 5
+# Calls of a loop that are timed.
+_CALLS = 5
 # Seconds after which turns end, if there were so many.
 _SECONDS, _TURNS = 5.0, 3
 
@@ -57,6 +59,36 @@ def in_graph(model, step, batch, steps, clock):
     See `without_xla`.
     """
     return _in_turns([(eager_step(model), batch), (step, batch)], steps, clock)
+
+
+def in_loop(model, batch, steps, clock):
+    """Seconds of a step among so many that one call runs in a loop.
+
+    Args:
+        model: A built, compiled model, whose state is changed.
+        batch: Structure of tensors.
+        steps: Integer, steps of a call.
+        clock: `Clock`.
+
+    Returns:
+        `Summary` of the seconds.
+    """
+    step = eager_step(model)
+
+    def body(k):
+        step(batch)
+        return k + 1
+
+    run = tf.function(
+        lambda: tf.while_loop(lambda k: k < steps, body, [0]), autograph=False
+    )
+    run()
+    found = []
+    for _ in range(_CALLS):
+        with clock.stopwatch() as watch:
+            run()[0].numpy()
+        found.append(watch.seconds / steps)
+    return measure.summarize(found)
 
 
 def _in_turns(ways, steps, clock):

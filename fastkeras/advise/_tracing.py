@@ -13,6 +13,7 @@ from fastkeras.advise._advice import FAST
 from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
 from fastkeras.advise._advice import offered
+from fastkeras.advise._advice import times
 from fastkeras.model import FastModel
 
 #: Share of a step in Python and dispatch above which it is worth a change.
@@ -49,10 +50,12 @@ def eager(facts):
     ratio = facts.in_graph
     gain = "calls of operations from Python fall away"
     if ratio is not None:
-        gain = f"{ratio.median:.2g} times as fast (±{ratio.spread / 2:.2g})"
+        gain = f"{times(ratio.median)} times as fast"
     return Advice(
         "eager",
-        f"every operation is run from Python: {where}{activation}",
+        f"every operation is run from Python: {where}"
+        + ("" if ratio is None else f"; it takes {ratio} the time of a graph")
+        + activation,
         gain,
         change,
         ground="not measured" if ratio is None else "measured",
@@ -67,6 +70,9 @@ def sync_points(facts):
             f"{facts.traced.python} py_function or numpy_function in the graph"
         )
     if facts.traced.error and not found and not facts.is_eager:
+        if facts.code.makes_variables():
+            # That is why, and there is a rule for it.
+            return None
         return Advice(
             "step that fails",
             f"the step can't be traced: {facts.traced.error}",
@@ -134,11 +140,17 @@ def variables_in_call(facts):
     where = facts.code.makes_variables()
     if not where:
         return None
+    error = facts.traced.error
+    then = (
+        f"the step can't be traced ({error})"
+        if error
+        else "the first step is traced twice, and Keras trains and saves no "
+        "`tf.Variable`"
+    )
     return Advice(
         "variables made in the step",
-        f"a variable is made in {', '.join(where)}: the first step is traced "
-        "twice, and Keras trains and saves no `tf.Variable`",
-        "one trace",
+        f"a variable is made in {', '.join(where)}: {then}",
+        "a step that can be traced" if error else "one trace",
         "make it in `build` or `__init__` with `self.add_weight`",
     )
 
@@ -179,30 +191,37 @@ def dispatch(facts):
         f"{share:.0%} of a step of {facts.profile.step * 1e3:.3g} ms is "
         "Python and dispatch, and no operation runs"
     )
-    gain = f"up to {1 / (1 - share):.2g} times as fast"
+    gain, loop = "that share falls away", facts.in_loop
+    if loop is not None:
+        evidence += f"; inside a graph's loop it takes {loop}"
+        ratio = facts.profile.step / loop.median
+        gain = f"{times(ratio)} times as fast in a loop; XLA may add to it"
+        if ratio < 1:
+            gain = "none in a loop; XLA may give some"
     return Advice(
         "dispatch",
         evidence,
         gain,
         **offered(facts, *_fewer_calls(facts)),
-        ground="bound",
+        ground="not measured" if loop is None else "measured",
     )
 
 
 def _fewer_calls(facts):
     """Changes after which Python calls a graph less often."""
-    pin = "Execution(signature='pin'), for one trace", PIN
+    pin = "Execution(signature='pin') for one trace, step by step", PIN
     if facts.is_fast:
         relax = {"steps_per_launch": "auto", "signature": "relax"}
         text = "Execution(steps_per_launch='auto', signature='relax')"
-        return [(text, {"execution": relax}), pin]
-    options = [(facts.way_to_fast, FAST), (pin[0] + " there", PIN)]
+        pins = facts.model.perf.execution.pins
+        return [(text, {"execution": relax}), *([] if pins else [pin])]
+    options = [(facts.way_to_fast, FAST), pin]
     if len(facts.data.specs) > 1:
-        # More steps a call are of no use in an epoch of one.
+        # More steps a call are of no use in an epoch of one; what a
+        # keras.Model can be kept with comes first.
         more = "compile(steps_per_execution=32)", {"steps_per_execution": 32}
-        options.append(more)
-    # What a keras.Model can be kept with comes first.
-    return options if isinstance(facts.model, FastModel) else options[::-1]
+        options.insert(isinstance(facts.model, FastModel), more)
+    return options
 
 
 def _runs_loops(facts):

@@ -65,6 +65,7 @@ def facts(model=None, data=None, **known):
         "growth": growth(2.0),
         "without_xla": growth(1.5),
         "in_graph": growth(20.0),
+        "in_loop": Summary(1e-3, 1e-3, 1e-3, 5, "s"),
         **known,
     }
     model = dense() if model is None else model

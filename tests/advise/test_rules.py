@@ -13,6 +13,7 @@ from fastkeras.advise import _input
 from fastkeras.advise import _memory
 from fastkeras.advise import _shapes
 from fastkeras.advise import _tracing
+from fastkeras.advise._facts import Facts
 from fastkeras.advise._rules import RULES
 from tests.advise._models import ROWS
 from tests.advise._models import Collecting
@@ -481,3 +482,93 @@ def test_losses_and_metrics_of_the_users_are_looked_at():
     model.train_on_batch(*arrays())
     evidence = _tracing.python_print(facts(model)).evidence
     assert "Loss.call" in evidence and "Metric.update_state" in evidence
+
+
+def test_what_calls_cost_is_expected_from_a_loop_that_was_timed():
+    advice = _tracing.dispatch(facts(profile=IDLE))
+    # Of 4 ms, 1 ms in a loop.
+    assert advice.gain.startswith("4 times as fast") and "1.00 ms" in str(
+        advice
+    )
+    assert advice.ground == "measured"
+    without = _tracing.dispatch(facts(profile=IDLE, in_loop=None))
+    assert without.ground == "not measured" and "times" not in without.gain
+    slower = growth(8e-3)
+    assert "none" in _tracing.dispatch(facts(profile=IDLE, in_loop=slower)).gain
+
+
+def test_a_loop_that_is_timed_runs_its_steps_and_leaves_no_trace_of_them():
+    model = fast()
+    known = Facts(model, arrays(), ROWS, steps=3)
+    before = model.get_weights()
+    assert known.in_loop.n == 5 and known.in_loop.median > 0
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_model_refuses_is_not_offered():
+    class Own(fk.FastModel):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    uneven = arrays(2 * ROWS + 3)
+    (own, other) = (
+        _shapes.last_batch(facts(dense(cls), uneven))
+        for cls in (Own, fk.FastModel)
+    )
+    assert "drop_remainder" in own.change and "drop_remainder" in other.change
+    assert "PadBatches" not in str(own.ways) + own.change
+    assert "PadBatches" in other.change and len(other.ways) == 2
+
+
+def test_lengths_are_padded_where_the_model_masks_them():
+    inputs = keras.Input((None,), dtype="int32")
+    for masks in (False, True):
+        ids = keras.layers.Embedding(9, 2, mask_zero=masks)(inputs)
+        pooled_ = keras.layers.GlobalAveragePooling1D()(ids)
+        model = fk.FastModel(inputs, keras.layers.Dense(1)(pooled_))
+        model.compile("sgd", "mse")
+        change = _shapes.retraces(facts(model, lengths(4, 5, 6))).change
+        assert ("PadBatches" in change) == masks
+        assert "Execution(signature=" in change
+
+
+def test_a_model_that_fails_as_it_is_built_is_advised():
+    class Late(keras.Model):
+        head = None
+
+        def call(self, x):
+            self.head = self.head or keras.layers.Dense(1)
+            return self.head(x)
+
+    model = Late()
+    model.compile("sgd", "mse")
+    (advice,) = [a for rule in RULES if (a := rule(facts(model, profile=None)))]
+    assert advice.rule == "variables made in the step"
+    assert "Late.call" in advice.evidence and "can't be traced" in str(advice)
+
+
+def test_an_error_of_the_step_is_told_with_the_users_own_line():
+    def loss(y, y_pred):
+        return float(y_pred) * y
+
+    model = dense()
+    model.compile("sgd", loss, run_eagerly=True)
+    line = loss.__code__.co_firstlineno + 1
+    assert f"loss (line {line})" in _tracing.sync_points(facts(model)).evidence
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_dear_is_told_and_one_that_is_not_is_not():
+    def told(metric):
+        inputs = keras.Input((32,))
+        model = keras.Model(inputs, keras.layers.Dense(20)(inputs))
+        model.compile("sgd", "mse", metrics=[metric])
+        data = arrays(512, 32)[0], np.ones((512, 20), "float32")
+        return _compute.costly_metrics(Facts(model, data, 128, steps=4))
+
+    areas = keras.metrics.AUC(multi_label=True, num_labels=20, name="areas")
+    advice = told(areas)
+    assert "areas: AUC (200 thresholds) most of it" in advice.evidence
+    assert "thresholds" in advice.change and advice.ground == "bound"
+    assert told("mae") is None

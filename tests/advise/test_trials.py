@@ -14,6 +14,7 @@ from fastkeras.advise._facts import Facts
 from fastkeras.advise._trials import Comparison
 from fastkeras.advise._trials import try_all
 from fastkeras.advise._ways import Batches
+from fastkeras.advise._ways import _Timer
 from fastkeras.measure import ManualClock
 from tests.advise._models import ROWS
 from tests.advise._models import arrays
@@ -253,3 +254,26 @@ def test_a_pinned_signature_is_tried_and_kept_where_it_is_faster():
     assert found.kept and model.perf.execution.signature == "pin"
     (found,) = tried(trained(dense(fk.FastModel)), pinned, seconds=2.0)
     assert not found.kept
+
+
+def test_steps_are_timed_without_what_an_epoch_begins_and_ends_with():
+    clock = ManualClock()
+    timer = _Timer(clock, steps=4)
+    timer.set_model(dense())
+    clock.advance(5.0)
+    for batch in (1, 3):
+        timer.on_train_batch_begin(batch - 1)
+        clock.advance(2.0)
+        timer.on_train_batch_end(batch)
+    clock.advance(7.0)
+    assert timer.seconds == 4.0
+
+
+@pytest.mark.slow
+def test_what_xla_compiles_for_keras_is_counted():
+    model = dense(jit_compile=True)
+    padded = advice("last batch", "traces", perf=[fk.perf.PadBatches()])
+    (found,) = tried(model, padded, seconds=1.0, data=UNEVEN)
+    # 8 rows and 3, or 8 alone.
+    assert "2 → 1 traces and compilations" in found.receipt
+    assert found.receipt.endswith("it takes a FastModel")
