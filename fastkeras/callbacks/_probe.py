@@ -4,8 +4,6 @@
 before they are clipped, and the weights before and after the update.
 """
 
-from typing import NamedTuple
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -16,27 +14,11 @@ from fastkeras.callbacks._finite import check_sum
 from fastkeras.callbacks._finite import seem_finite
 from fastkeras.callbacks._forward import Forward
 from fastkeras.callbacks._forward import variable as new_variable
+from fastkeras.callbacks._layer_health import by_layer
 from fastkeras.callbacks._replay import again
 from fastkeras.callbacks._unless import unless
 from fastkeras.perf import _gradients
 from fastkeras.perf._feature import Feature
-
-
-class LayerHealth(NamedTuple):
-    """Figures of one layer over the sampled updates of an epoch.
-
-    Attributes:
-        gradient_norm: Float, mean L2 norm of its gradient, before clipping.
-        gradient_norm_max: Float, the largest.
-        update_ratio: Float, mean L2 norm of an update over that of the
-            weights.
-        update_ratio_max: Float, the largest.
-    """
-
-    gradient_norm: float
-    gradient_norm_max: float
-    update_ratio: float
-    update_ratio_max: float
 
 
 class Probe(Feature):
@@ -57,6 +39,8 @@ class Probe(Feature):
         self._strategy = strategy
         # No condition may hold an assignment on several replicas.
         self._several = strategy.num_replicas_in_sync > 1
+        self.every = every
+        self.in_use = False
         self._every = 1 if self._several else every
         self._cuts = cuts
         self._operations = []
@@ -241,14 +225,13 @@ class Probe(Feature):
 
     def health(self):
         """Dict of layer to `LayerHealth`, of the updates since `reset`."""
-        if self._counts.numpy()[2] == self._steps_done():
+        counts = self._counts.numpy()
+        if counts[2] == self._steps_done():
             # No later update will look at what the last one did.
             self._note_update(self._steps() + 1)
-        norms, ratios = map(_means, self._figures.numpy().tolist())
-        return {
-            layer: LayerHealth(*norm, *ratio)
-            for layer, norm, ratio in zip(self.layers, norms, ratios)
-        }
+            counts[2] = -1
+            self._counts.assign(counts)
+        return by_layer(self.layers, self._figures.numpy().tolist())
 
     def first(self):
         """Step, operation and layers of the first update that was not finite.
@@ -272,14 +255,6 @@ class Probe(Feature):
         self._step.assign(-1)
         self._figures.assign(np.zeros(self._figures.shape, "float32"))
         self.forward.reset()
-
-
-def _means(figures):
-    """Pairs of mean and largest, by layer."""
-    count, *values = figures
-    half = len(values) // 2
-    pairs = zip(values[:half], values[half:], strict=True)
-    return [(total / count, top) for total, top in pairs] if count else []
 
 
 def _flat(variables):

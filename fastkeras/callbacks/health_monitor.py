@@ -1,7 +1,5 @@
 """HealthMonitor: gradients, updates, dead units, and the first NaN."""
 
-import dataclasses
-
 from fastkeras import engine
 from fastkeras._lib import checks
 from fastkeras._lib import private
@@ -9,6 +7,8 @@ from fastkeras._lib import replicas
 from fastkeras._lib import scopes
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._non_finite import DATA
+from fastkeras.callbacks._non_finite import NonFinite
 from fastkeras.callbacks._probe import Probe
 from fastkeras.callbacks._traces import make_intended
 from fastkeras.model import FastModel
@@ -23,51 +23,6 @@ CURES = (
     "Lower the learning rate, clip the gradients, look at the data,",
     "Mend these rows,",
 )
-#: What stands for a layer where what the model was given was not finite.
-DATA = "the data"
-
-
-@dataclasses.dataclass(frozen=True)
-class NonFinite:
-    """The first update with an infinity or NaN.
-
-    Attributes:
-        step: Integer, updates since the monitor was there, from 1.
-        layer: String, the layer that turned first, `"loss"` or `"the data"`.
-        operation: String, the type of the operation; `""` if the forward
-            pass was finite; None if it can't be known.
-        layers: Tuple of strings, the layers whose gradient was not finite.
-        in_weights: Bool, whether only the weights told, at the end of an
-            epoch: `step` is then the last update of it, `layers` are theirs.
-    """
-
-    step: int
-    layer: str
-    operation: str
-    layers: tuple
-    in_weights: bool = False
-
-    def __str__(self):
-        if self.in_weights:
-            return (
-                f"By update {self.step} weights were not finite, though each "
-                f"loss was: first those of {self.layer!r}."
-            )
-        if self.layer == DATA:
-            where = "NaN or Inf in its data"
-        elif self.operation:
-            where = f"first in {self.operation} of {self.layer!r}"
-        elif self.operation is None:
-            where = (
-                f"met in the gradient of {self.layer!r} (operations can't be "
-                "looked at when steps run eagerly or on several replicas)"
-            )
-        else:
-            where = (
-                "the forward pass was finite; in the backward pass first at "
-                f"{self.layer!r}"
-            )
-        return f"Update {self.step} was not finite: {where}."
 
 
 class HealthMonitor(Monitor):
@@ -152,7 +107,7 @@ class HealthMonitor(Monitor):
         if self.first_non_finite:
             lines.append(str(self.first_non_finite))
         if self.non_finite_steps:
-            lines[-1] += f" There were {self.non_finite_steps} such updates."
+            lines[-1] += f" Such updates in all: {self.non_finite_steps}."
         return "\n".join(lines) or "no epoch yet"
 
     def scalars(self):
@@ -195,6 +150,7 @@ class HealthMonitor(Monitor):
         super().on_epoch_begin(epoch, logs)
         self._looked = 0
         self._probe = _probe(self.model, self.every)
+        self._probe.in_use = True
         if self._probe.layers is not None:
             self._probe.reset()
 
@@ -215,14 +171,18 @@ class HealthMonitor(Monitor):
         self._look()
         self._look_at_weights()
         self.layers = self._probe.health()
-        self.dead = {
-            _layer(self.model, name): value
-            for name, value in self._probe.forward.dead().items()
-        }
+        self.dead = {}
+        for name, value in self._probe.forward.dead().items():
+            layer = _layer(self.model, name)
+            # What one operation of a layer makes 0 another may not, as those
+            # of a PReLU, or of a layer that is called twice.
+            self.dead[layer] = min(value, self.dead.get(layer, value))
         self.logs = {k: float(logs[k]) for k in LOGS if k in logs}
         self._tell_dead()
 
     def on_train_end(self, logs=None):
+        if self._probe is not None:
+            self._probe.in_use = False
         self._probe = None
 
     def _tell_dead(self):
@@ -274,9 +234,12 @@ class HealthMonitor(Monitor):
 def _probe(model, every):
     """The probe of the step of a model; the step is made anew to hold it."""
     step = model._step
-    for feature, _ in step.pairs:
-        if isinstance(feature, Probe):
-            return feature
+    probes = [f for f, _ in step.pairs if isinstance(f, Probe)]
+    for probe in probes:
+        if probe.every == every:
+            return probe
+    gone = [probe for probe in probes if not probe.in_use]
+    step.pairs[:] = [pair for pair in step.pairs if pair[0] not in gone]
     probe = Probe(every, model.distribute_strategy, model.perf.cuts)
     if step.is_ready(model):
         probe.prepare(step.variables(model))

