@@ -2,6 +2,9 @@
 
 import contextlib
 
+import tensorflow as tf
+
+from fastkeras._lib import private
 from fastkeras._lib import private_seeds
 from fastkeras._lib import randomness
 from fastkeras._lib.variables import of_step
@@ -11,15 +14,16 @@ from fastkeras._lib.variables import of_step
 def as_before(model):
     """While open, the model may be trained; at the end nothing has happened.
 
-    Variables, attributes of the model (its compiled functions among them) and
-    random generators are put back. What is compiled while it is open is made
+    Variables, those of TensorFlow that a layer or the model holds among them,
+    attributes of the model (its compiled functions too) and random generators
+    are put back. What is compiled while it is open is made
     anew, so that the state that kernels hold is that of other functions.
 
     Args:
         model: A `keras.Model` whose variables are all made.
     """
     random = randomness.state()
-    variables = of_step(model)
+    variables = [*of_step(model), *_of_tensorflow(model)]
     values = [v.numpy() for v in variables]
     attributes = dict(vars(model))
 
@@ -36,6 +40,26 @@ def as_before(model):
             yield
     finally:
         whole(put_back)
+
+
+def _of_tensorflow(model):
+    """Variables and generators of TensorFlow, which Keras does not track."""
+    layers = private.flat_layers(model)
+    leaves = [leaf for layer in layers for leaf in _leaves(vars(layer))]
+    found = [v for v in leaves if isinstance(v, tf.Variable)]
+    found += [v.state for v in leaves if isinstance(v, tf.random.Generator)]
+    return list({id(v): v for v in found}.values())
+
+
+def _leaves(value):
+    """Yields what lists, tuples and dicts hold, and those in them."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def whole(put_back):

@@ -23,6 +23,7 @@ import pathlib
 import shutil
 import tempfile
 
+import keras
 import tensorflow as tf
 
 from fastkeras._lib import checks
@@ -73,8 +74,8 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
         A `Profile`.
 
     Raises:
-        TypeError: If `steps` is not an integer, or `data` can't be gone
-            through again.
+        TypeError: If `model` is no model, `steps` is not an integer, or
+            `data` can't be gone through again.
         ValueError: If `steps` is < 1, the model is not compiled, the data is
             empty, or another profiler is running.
         OSError: If `log_dir` can't be made.
@@ -91,6 +92,14 @@ def profile(model, data, steps=30, batch_size=None, log_dir=None, say=None):
     2
     """
     checks.positive_int(steps, "steps", "Give the batches to measure, as 30.")
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            checks.message(
+                "`model` must be a compiled `keras.Model`",
+                f"{type(model).__name__}",
+                "Give the model first, then its data.",
+            )
+        )
     private.assert_compiled(model, "profile")
     say = say or (lambda text: None)
     if log_dir:

@@ -141,6 +141,36 @@ def test_a_model_not_built_yet_trains_as_if_it_had_not_been_looked_at():
     assert all(map(np.array_equal, *results))
 
 
+class Held(keras.layers.Layer):
+    """Draws from TensorFlow's generator, and counts in its variables."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = tf.random.Generator.from_seed(3)
+        self.counts = [tf.Variable(0)]
+
+    def call(self, x):
+        self.counts[0].assign_add(1)
+        return x + self.generator.normal((4,))
+
+
+def test_variables_of_tensorflow_are_put_back_too():
+    held = Held()
+    model = keras.Sequential([keras.Input((4,)), held, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(*arrays(16), verbose=0)
+
+    def state():
+        return held.counts[0].numpy(), *held.generator.state.numpy()
+
+    before = state()
+    profiling.profile(model, arrays(16), steps=1)
+    assert state() == before
+    # Control: a step moves them.
+    model.fit(*arrays(16), verbose=0)
+    assert state() != before
+
+
 def slowly(x, y):
     def wait(a):
         time.sleep(0.03)
@@ -571,3 +601,8 @@ def test_data_that_is_gone_after_one_pass_is_refused():
 def test_what_can_not_be_profiled_is_refused(data, steps, error, words):
     with pytest.raises(error, match=words):
         profiling.profile(make(), data, steps=steps)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match="compiled `keras.Model`. Received: in"):
+        profiling.profile(3, arrays())
