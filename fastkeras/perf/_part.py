@@ -178,9 +178,9 @@ def objectives(model, loss, records, rows, replicas):
     for (group, divided), members in groups.items():
         target = tf.reduce_sum(loss)
         if len(groups) > 1:
-            target = _total(members)
+            target = _total(members, loss.dtype)
             if rest and (group, divided) == (ROWS, replicas):
-                target += tf.reduce_sum(loss) - _total(records)
+                target += tf.reduce_sum(loss) - _total(records, loss.dtype)
         weight = members[0].weight if members else None
         if weight is None and group != SUM:
             weight = rows
@@ -188,8 +188,9 @@ def objectives(model, loss, records, rows, replicas):
     return out
 
 
-def _total(records):
-    return sum((r.total for r in records), tf.zeros(()))
+def _total(records, dtype):
+    totals = (tf.cast(r.total, dtype) for r in records)
+    return sum(totals, tf.zeros((), dtype))
 
 
 def _has_rest(model):
@@ -229,7 +230,8 @@ def log_terms(loss, records, rows, replicas):
         divisor = tf.cast(divisor, tf.float32)
         terms.append(tf.math.multiply_no_nan(value * record.replicas, divisor))
         divisors.append(divisor)
-    rest = tf.cast(tf.reduce_sum(loss) - _total(records), tf.float32)
+    rest = tf.reduce_sum(loss) - _total(records, loss.dtype)
+    rest = tf.cast(rest, tf.float32)
     terms.append(tf.math.multiply_no_nan(rest * replicas, rows))
     divisors.append(rows)
     return tf.stack(terms), tf.stack(divisors)
@@ -281,9 +283,9 @@ def _follow(mean, value, rows, fine):
     for variable in (mean.total, mean.count):
         variable.assign(tf.where(known, variable.value, 0.0))
     mean.update_state(tf.where(fine, value, 0.0), tf.where(fine, rows, 0.0))
-    none = tf.equal(mean.count.value, 0.0)
-    mean.total.assign(tf.where(none, float("nan"), mean.total.value))
-    mean.count.assign(tf.where(none, 1.0, mean.count.value))
+    some = tf.not_equal(mean.count.value, 0.0)
+    mean.total.assign(tf.where(some, mean.total.value, float("nan")))
+    mean.count.assign(tf.where(some, mean.count.value, 1.0))
 
 
 def unpack(data):

@@ -133,7 +133,15 @@ def over_replicas(sums):
     if replicas() == 1:
         return sums
     context = tf.distribute.get_replica_context()
-    leaves = context.all_reduce(tf.distribute.ReduceOp.SUM, _leaves(sums))
+    leaves = _leaves(sums)
+    # TensorFlow packs what it is given into one tensor, so of one dtype.
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        places = [k for k, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        summed = context.all_reduce(
+            tf.distribute.ReduceOp.SUM, [leaves[k] for k in places]
+        )
+        for k, leaf in zip(places, summed, strict=True):
+            leaves[k] = leaf
     return _with_leaves(sums, leaves)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fastkeras as fk
 from fastkeras import perf
 from fastkeras._lib import private
 from fastkeras.perf._parts import Window
@@ -626,3 +627,20 @@ def test_fit_inside_the_scope(mirrored):
         model.compile(_same.sgd(), "mse", perf=TWO)
         model.fit(*_same.data(), 8, shuffle=False, verbose=0)
     assert _same.gap(one.weights, model.get_weights()) < 1e-6
+
+
+@slow
+def test_float64_beside_what_is_counted_in_float32(mirrored):
+    weights = []
+    for strategy in (tf.distribute.get_strategy(), mirrored):
+        with strategy.scope():
+            inputs = keras.Input((3,), dtype="float64")
+            ones = {"kernel_initializer": "ones", "dtype": "float64"}
+            model = fk.FastModel(inputs, L.Dense(1, **ones)(inputs))
+            loss = keras.losses.MeanSquaredError(dtype="float64")
+            model.compile(keras.optimizers.SGD(0.1), loss)
+        x = np.random.default_rng(0).normal(size=(10, 3))
+        model.fit(x, x[:, :1], batch_size=7, shuffle=False, verbose=0)
+        weights.append(model.get_weights()[0])
+    assert np.abs(weights[0] - 1).max() > 0.01
+    np.testing.assert_allclose(*weights, rtol=0, atol=1e-14)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fastkeras as fk
 from fastkeras.perf import Accumulate
 from fastkeras.perf import Microbatch
+from fastkeras.perf import SkipNonFinite
 from fastkeras.perf import _part
 from tests.perf import _tools
 
@@ -363,3 +365,27 @@ def test_a_broken_rule_is_seen(case, breaks, monkeypatch):
     breaks(monkeypatch)
     weights, _ = differences(case, "accumulate-eager")
     assert weights > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("feature", "size"),
+    [(Accumulate(3), _tools.PART), (SkipNonFinite(), _tools.UNEVEN)],
+    ids=["parts", "guarded"],
+)
+def test_float64_stays_float64(feature, size):
+    x, y = (rows.astype("float64") for rows in _tools.real_data())
+    weights = []
+    for perf, rows in ((None, _tools.UNEVEN), (feature, size)):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((4,), dtype="float64")
+        outputs = keras.layers.Dense(1, dtype="float64")(inputs)
+        model = fk.FastModel(inputs, outputs)
+        loss = keras.losses.MeanSquaredError(dtype="float64")
+        model.compile(keras.optimizers.SGD(0.1), loss, perf=perf)
+        model.fit(
+            x, y, batch_size=rows, epochs=UPDATES, shuffle=False, verbose=0
+        )
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        assert a.dtype == b.dtype == np.float64
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-14)
