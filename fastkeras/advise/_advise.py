@@ -58,7 +58,10 @@ def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):
     facts = Facts(model, data, batch_size, steps, clock)
     _tell_cost(facts)
     found = [advice for rule in RULES if (advice := rule(facts)) is not None]
-    return _trials.try_all(facts, found) if apply else found
+    if not apply:
+        return found
+    _trials.tell_cost(facts, found)
+    return _trials.try_all(facts, found)
 
 
 def _tell_cost(facts):

@@ -12,6 +12,7 @@ from fastkeras._lib.private import tree
 from fastkeras.advise._graph import step_function
 from fastkeras.callbacks._traces import trace_counts
 from fastkeras.measure import _liveness
+from fastkeras.measure._state import whole
 from fastkeras.model import FastModel
 from fastkeras.perf._losses import mend_containers
 from fastkeras.perf._plan import check_plan
@@ -105,16 +106,20 @@ class Way:
         before = {name: getattr(model, name) for name in self.values}
         lost = {x: vars(model)[x] for x in _LOST if x in vars(model)}
         plan, step = getattr(model, "perf", None), vars(model).get("_step")
-        try:
-            self._set()
-            with self.facts.undisturbed(model):
-                yield
-        finally:
+
+        def put_back():
             if self.step is not None:
                 model._begin(plan, step)
             for name, value in before.items():
                 setattr(model, name, value)
             vars(model).update(lost)
+
+        try:
+            self._set()
+            with self.facts.undisturbed(model):
+                yield
+        finally:
+            whole(put_back)
 
     def run(self, batches, steps):
         """Trains so many steps from the state as it is.

@@ -248,6 +248,9 @@ def test_what_is_faster_is_kept_with_a_receipt(caplog):
     with caplog.at_level(logging.INFO, "fastkeras.advise"):
         (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
     assert advice.kept and advice.receipt in caplog.messages
+    before_all, before_trials = (caplog.messages[k] for k in (1, -2))
+    assert before_all.startswith("a trace takes ")
+    assert before_trials.startswith("1 changes to try, about ")
     assert advice.receipt.startswith("eager: 1000 → 100 ms/step (±0, n=7)")
     assert advice.receipt.endswith("loss differs by 0e+00: kept")
     assert not model.run_eagerly
