@@ -14,6 +14,7 @@ from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
 from fastkeras.advise._advice import offered
 from fastkeras.advise._advice import times
+from fastkeras.engine._tiers import xla_refusal
 from fastkeras.model import FastModel
 
 #: Share of a step in Python and dispatch above which it is worth a change.
@@ -169,16 +170,22 @@ def many_small_variables(facts):
         if facts.is_eager
         else "the optimizer's update is thousands of small operations"
     )
-    settings = {} if facts.without_jit else {"jit_compile": True}
-    if facts.is_eager:
-        settings["run_eagerly"] = False
+    refusal = xla_refusal(facts.model)
+    if refusal and not facts.without_jit:
+        # Nothing else makes fewer operations of it.
+        return None
+    change, settings = "compile(jit_compile=True)", {"jit_compile": True}
+    if refusal:
+        names = ", ".join(facts.without_jit)
+        change, settings = f"{names} into `dataset.map`, then {change}", {}
+    elif facts.is_eager:
+        change, settings["run_eagerly"] = change + ", run_eagerly=False", False
     return Advice(
         "many small variables",
         f"{len(sizes)} trainable variables, half of them of at most "
         f"{statistics.median(sizes):.0f} entries: {how}",
         "XLA fuses the update into few operations",
-        "compile(jit_compile=True)"
-        + (", run_eagerly=False" if facts.is_eager else ""),
+        change,
         settings=settings,
     )
 

@@ -456,6 +456,15 @@ def test_an_eager_step_of_many_variables_is_told_so():
     assert advice.settings == {"jit_compile": True, "run_eagerly": False}
 
 
+def test_xla_for_many_variables_is_advised_where_it_can_run():
+    layers = [*narrow(50), NoJit(name="lookup")]
+    advice = _tracing.many_small_variables(
+        facts(quiet_compile(lambda: dense(layers=layers)))
+    )
+    assert not advice.settings
+    assert advice.change.startswith("lookup into `dataset.map`")
+
+
 def test_padded_batches_need_no_advice_on_shapes():
     padded = fast([fk.perf.PadBatches()])
     assert _shapes.last_batch(facts(padded, arrays(2 * ROWS + 3))) is None
