@@ -84,6 +84,7 @@ class StepFunction:
                 tiers,
                 _tiers.pinned_steps(self._model),
                 self._model.perf.execution.warmup_launches,
+                self._calls.window,
             )
             pilot.reasons += reasons
             self.pilots[feed.name] = pilot

@@ -89,9 +89,11 @@ class Pilot:
         steps: Integer that pins the steps of a launch, or None.
         warmup: Integer >= 1, the first launches of each tier, whose times are
             not reported.
+        window: Integer, batches in an update, which is what a launch counts.
     """
 
-    def __init__(self, tiers, steps=None, warmup=1):
+    def __init__(self, tiers, steps=None, warmup=1, window=1):
+        self._window = window
         self.tiers = list(tiers)
         self.steps = steps
         self.tier = self.tiers[0]
@@ -118,8 +120,8 @@ class Pilot:
         return statistics.median(times) if times else None
 
     def times(self, tier):
-        """The seconds of a step, launch by launch, after the warm-up."""
-        return list(self._reported[tier].seconds)
+        """The seconds of a batch, launch by launch, after the warm-up."""
+        return [s / self._window for s in self._reported[tier].seconds]
 
     def next(self, estimate, left, ahead):
         """The tier and the steps of the next launch.
@@ -216,8 +218,10 @@ class Pilot:
             return {}
         before, after = map(statistics.median, (old, new))
         faster = after < MARGIN * before
+        unit = f"an update of {self._window} batches"
+        unit = "a step" if self._window == 1 else unit
         self.reasons.append(
-            f"{self._trial} {after * 1e3:.3g} ms a step against "
+            f"{self._trial} {after * 1e3:.3g} ms {unit} against "
             f"{before * 1e3:.3g} in {self.tier} (n={samples} launches each): "
             + ("taken" if faster else f"{self.tier} kept")
         )

@@ -11,6 +11,8 @@ from fastkeras.perf._parts import Window
 
 #: Values that a `tf.function` takes as they are, with a trace for each.
 _PYTHON = (bool, int, float, complex, str, bytes)
+#: What has no dtype, but a part in a spec.
+_OTHERS = (*_PYTHON, tf.distribute.DistributedValues)
 #: The dtype of a part of the data that is not there.
 NOTHING = "nothing"
 #: The paths that stand for the rows of a batch where these are gathered from
@@ -57,7 +59,7 @@ def spec_of(data):
     return rows + tuple(
         _leaf(_name(path, names), value)
         for path, value in private.tree.flatten_with_path(data)
-        if hasattr(value, "dtype") or isinstance(value, _PYTHON)
+        if hasattr(value, "dtype") or isinstance(value, _OTHERS)
     )
 
 
@@ -79,6 +81,14 @@ def _name(path, names):
 
 
 def _leaf(path, value):
+    if isinstance(value, tf.distribute.DistributedValues):
+        parts = [_leaf(path, part) for part in value.values]
+        rows = [part.shape[0] for part in parts if part.shape]
+        if not all(isinstance(n, int) for n in rows):
+            return parts[0]
+        # Its rows are those of all replicas.
+        total = (sum(rows),) if rows else ()
+        return parts[0]._replace(shape=total + parts[0].shape[1:])
     if hasattr(value, "dtype"):
         is_open = getattr(value.shape, "rank", 0) is None
         shape = ("...",) if is_open else tuple(value.shape)

@@ -45,6 +45,16 @@ def watch(model, *args, action="ignore", limit=0, **kwargs):
     return monitor
 
 
+def test_the_rows_of_all_replicas_are_told(mirrored):
+    with mirrored.scope():
+        model = network()
+    monitor = RetraceMonitor("ignore")
+    model.fit(X[:11], Y[:11], 8, verbose=0, callbacks=[monitor])
+    (event,) = monitor.events
+    assert event.cause == "the last batch is smaller"
+    assert event.changes[0] == "x: float32 (8, 4) -> float32 (3, 4)"
+
+
 def test_six_fresh_models_have_no_retrace():
     monitor = RetraceMonitor("raise")
     for _ in range(6):

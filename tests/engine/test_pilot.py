@@ -82,6 +82,16 @@ def test_times_that_overlap_are_compared_for_longer():
     assert "n=3 launches" in reason and tier == "graph-step"
 
 
+def test_a_step_reported_is_a_batch_also_where_updates_are_compared():
+    pilot = Pilot(["graph-step", "graph-loop"], window=4)
+    while not pilot.reasons:
+        tier, steps = pilot.next(lambda _: 0, None, 10**6)
+        pilot.note(tier, steps, steps * {"graph-step": 4}.get(tier, 2))
+    assert set(pilot.times("graph-step")) == {1.0}
+    assert set(pilot.times("graph-loop")) == {0.5}
+    assert "2e+03 ms an update of 4 batches against" in pilot.reasons[0]
+
+
 def test_a_launch_that_traces_is_not_in_the_times_reported():
     pilot = Pilot(["graph-step"])
     for seconds, traced in ((9.0, True), (1.0, False), (9.0, True)):
