@@ -129,6 +129,7 @@ def files(strategy, out):
                     f"{out}-{policy.name}.weights.h5", save_weights_only=True
                 ),
                 keras.callbacks.BackupAndRestore(f"{out}-backup"),
+                fk.callbacks.PerfTensorBoard(f"{out}-board", every=5),
             ],
         )
         settings = result.model.perf_report()["settings"]

@@ -80,6 +80,8 @@ def test_three_workers(path, references, tmp_path):
     assert code == 0, told
     lines = re.findall(r".*the state before it is used.*", told)
     assert len(lines) == 3 and all(str(two) in line for line in lines)
+    # Two trainings were watched, and of each one worker wrote.
+    assert len(list(pathlib.Path(f"{out}-board", "perf").iterdir())) == 2
     whole = _same.trained(None, **_workers.RESUMED)
     for rank in range(3):
         found = json.loads(pathlib.Path(f"{out}.{rank}").read_text())
