@@ -31,7 +31,7 @@ class HealthMonitor(Monitor):
     All is gathered in the graph, next to the update, and read once an epoch
     (one number in each 100 batches). The mathematics stays as it is. The step
     is traced once more for it, and keeps the measurements until the next
-    `compile`. They add 11 to 16 us of processor time to a step of an XLA loop,
+    `compile`. They add 11 to 18 us of processor time to a step of an XLA loop,
     29 to 48 us to one of a graph loop (MLPs of 3 layers, batch 32, 2-core CPU,
     2026-11-30).
 
