@@ -24,7 +24,7 @@ _PYTHON_STAGE = (
     "TFRecord once"
 )
 _ITEMS = (
-    "super().__init__(workers=4) if it waits for files; if it computes in "
+    "super().__init__(workers={}) if it waits for files; if it computes in "
     "Python, with use_multiprocessing=True, as threads share Python's lock"
 )
 _FIXES = {
@@ -60,7 +60,7 @@ def _fix(facts, name):
     """What makes a stage of the input faster."""
     stages = facts.pipeline
     if not stages:
-        return _ITEMS
+        return _ITEMS.format(max(4, 2 * facts.data.dataset.workers))
     functions = [
         graph
         for stage, dataset in stages

@@ -45,7 +45,7 @@ class Pipeline:
             self.arguments = _arrays(data, batch_size or _ROWS, most)
             rows = len(keras.tree.flatten(data)[0])
             self.length = -(-rows // (batch_size or _ROWS))
-        self._dataset = self._made()
+        self._dataset = self._made(one_by_one=True)
 
     @property
     def spec(self):
@@ -55,6 +55,14 @@ class Pipeline:
     def batches(self):
         """Yields the batches; no model takes part."""
         return iter(self._dataset)
+
+    def whole_pass(self):
+        """Yields all batches as the steps get them, all of them to be taken.
+
+        The workers of a PyDataset go on with a pass that was left, and the
+        next would wait for ever for the batches that were taken.
+        """
+        return iter(self._made())
 
     def count(self):
         """The batches there are."""
@@ -93,12 +101,13 @@ class Pipeline:
             "batch_size": size,
         }
 
-    def _made(self):
-        """The dataset that Keras makes of the data."""
+    def _made(self, one_by_one=False):
+        """The dataset that Keras makes of the data, or one without workers."""
         x = self.arguments["x"]
         if isinstance(x, tf.data.Dataset):
             return x
         if isinstance(x, _Part):
+            x = x.one_by_one() if one_by_one else x
             return private.data_adapters.PyDatasetAdapter(
                 x, shuffle=False
             ).get_tf_dataset()
@@ -162,6 +171,12 @@ class _Part(keras.utils.PyDataset):
     def __getitem__(self, index):
         return self._data[index]
 
+    def one_by_one(self):
+        """The same batches without workers."""
+        part = _Part(self._data, self._most)
+        part.workers, part.use_multiprocessing = 1, False
+        return part
+
 
 def _arrays(data, batch_size, most):
     parts = data if isinstance(data, tuple) else (data,)
@@ -197,7 +212,7 @@ def seconds_alone(pipeline, passes, clock):
     """
     times = []
     for _ in range(passes):
-        batches = pipeline.batches()
+        batches = pipeline.whole_pass()
         moments = [clock.now()]
         moments += [clock.now() for _ in batches]
         if len(moments) > 2:

@@ -156,7 +156,7 @@ def test_an_unbuilt_model_is_advised():
     assert model.built
 
 
-def test_a_pydataset_is_advised():
+def test_a_pydataset_with_workers_is_advised():
     class Batches(keras.utils.PyDataset):
         def __len__(self):
             return 2
@@ -164,9 +164,10 @@ def test_a_pydataset_is_advised():
         def __getitem__(self, index):
             return tuple(a[:ROWS] for a in arrays())
 
-    facts = Facts(dense(), Batches(), steps=1)
+    facts = Facts(dense(), Batches(workers=2), steps=2)
     assert facts.data.rows == ROWS and facts.data.is_whole
-    assert facts.profile["run"]["steps per epoch"] == 1
+    # Two passes of all batches: none of a pass that was left.
+    assert facts.profile["run"]["steps per epoch"] == 2
 
 
 @pytest.mark.parametrize(
