@@ -46,7 +46,10 @@ def page(found):
     split, phases = found["split"], found["phases"]
     title = f"{found['model']}: {found.time('step')} a step"
     how = f"{_profile_text.way(found)}; {_profile_text.basis(found)}"
-    shares = [(k, _ms(v), f"{found.shares[k]:.1%}") for k, v in split.items()]
+    shares = [
+        (k, _ms(v), f"{found.shares[k]:.1%}", _profile_text.PARTS[k])
+        for k, v in split.items()
+    ]
     words = dict(_profile_text.phase_words(phases))
     total = sum(phases.values()) or 1.0
     body = [
@@ -55,11 +58,9 @@ def page(found):
         _title(_profile_text.SPLIT),
         _legend(found),
         _svg(_stacked(found), 40),
-        _table(("part", "ms", "share"), shares),
-        _title(
-            f"timeline of the traced steps, {_shown(found)}; white: "
-            "between epochs"
-        ),
+        _table(("part", "ms", "share", "what"), shares),
+        _title(f"timeline: the first {_shown(found)} of the traced steps"),
+        "<p>White: between epochs.</p>",
         _svg(_timeline(found), 60),
         _title("control runs"),
         _table(

@@ -13,6 +13,14 @@ _PHASES = {
     "eager": "run one by one from Python",
     "other": "in no scope of a layer, a loss, the optimizer or a metric",
 }
+#: What the parts of a step are.
+PARTS = {
+    "compute": "operations of the step",
+    "copies": "between host and device, where nothing computes",
+    "input": "waits for a batch",
+    "dispatch": "Python and TensorFlow's runtime, before an operation begins",
+    "idle": "nothing that a trace shows, such as a thread that is put off",
+}
 #: What the figures are; a page says the same.
 SPLIT = "a step, divided as the middle half of the traced steps were"
 PHASES = "compute by phase; what runs at once shares the time"
@@ -50,6 +58,11 @@ def findings(found):
         yield (
             f"Not input-bound: the pipeline alone takes {alone} for a batch, "
             f"a step whose batch is at hand {ready}."
+        )
+    if ready.lower > found.time("step").upper:
+        yield (
+            "A step whose batch is at hand took longer than one on the data: "
+            "the machine was busy with something else in one of the runs."
         )
     yield from _of_epochs(found)
     if seconds["metrics"] > _SOME * found.step:

@@ -351,6 +351,13 @@ def test_an_epoch_of_few_steps_is_spoken_of_where_it_costs():
         assert "beside its" not in str(other)
 
 
+def test_a_busy_machine_is_spoken_of_where_the_runs_show_it():
+    slow = {"step on one batch": 0.006}
+    assert "busy with something else" in str(made_up(**slow))
+    for other in (made_up(), made_up(noise=0.3, **slow)):
+        assert "busy with something else" not in str(other)
+
+
 def test_dear_metrics_are_spoken_of():
     assert "Metrics take 3 ms" in str(made_up(metrics=0.003))
     assert "Metrics take" not in str(made_up(metrics=0.0003))
