@@ -203,7 +203,7 @@ def test_the_pipeline_alone_is_timed_without_its_start(count, seconds):
     clock = ManualClock()
 
     class Made:
-        def batches(self):
+        def whole_pass(self):
             for k in range(count):
                 clock.advance(0.01 if k else 0.5)
                 yield k
