@@ -20,9 +20,24 @@ def trained(model):
     return int(_number(optimizer.iterations)) * window
 
 
+def counted(model, batches, before):
+    """Batches of an epoch of unknown length.
+
+    Keras counts the last launch as full, whose batches it does not know.
+
+    Args:
+        model: The model, after the epoch.
+        batches: Integer, its batches as they were counted.
+        before: Integer, what `trained` gave before the epoch.
+    """
+    ran = trained(model) - before
+    is_close = 0 < batches - ran < model.steps_per_execution
+    return ran if _runs_as_keras(model) and is_close else batches
+
+
 def batches_of_launch(model):
     """The most batches that the launch to come may hold."""
-    if not hasattr(model, "perf") or model.perf.is_keras:
+    if _runs_as_keras(model):
         return model.steps_per_execution
     return model.epoch_times.ahead if model.epoch_times else 1
 
@@ -61,6 +76,10 @@ def receipt(model):
     )
 
 
+def _runs_as_keras(model):
+    return not hasattr(model, "perf") or model.perf.is_keras
+
+
 def _number(value):
     # `float` takes no variable of a strategy.
-    return keras.ops.convert_to_numpy(value)
+    return keras.ops.convert_to_tensor(value).numpy()

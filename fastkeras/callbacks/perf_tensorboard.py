@@ -152,6 +152,7 @@ class PerfTensorBoard(Monitor, Closing):
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         self._begin, self._first = time.perf_counter(), None
+        self._trained = _model.trained(self.model)
         for monitor in self.monitors:
             monitor.on_epoch_begin(epoch, logs)
 
@@ -228,6 +229,8 @@ class PerfTensorBoard(Monitor, Closing):
 
     def after_epoch(self, epoch, logs):
         self._seconds = time.perf_counter() - self._begin
+        if (self.params or {}).get("steps") is None:
+            self.done = _model.counted(self.model, self.done, self._trained)
 
     def _before(self):
         """Batches that the model was trained on before this moment.
@@ -268,6 +271,8 @@ class PerfTensorBoard(Monitor, Closing):
             name = type(monitor).__name__
             for key, value in monitor.scalars().items():
                 found[f"{name}/{key}"] = value
+        self._last = min(self._last, self.seen)
+        self._points = [(min(k, self.seen), v) for k, v in self._points]
         self._write_points(self._points[:])
         with self._writer.as_default():
             self._write_scalars(found, self._step(self.seen))

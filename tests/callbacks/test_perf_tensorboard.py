@@ -93,6 +93,23 @@ def test_the_axis_is_the_batches_seen(base, steps, tmp_path):
     assert scalars["RetraceMonitor/retraces"][-1][0] == 60
 
 
+def test_launches_of_an_epoch_of_unknown_length_are_not_taken_for_full(
+    tmp_path,
+):
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    data = data.filter(lambda x, y: True)
+    model = network(keras.Model, steps_per_execution=6)
+    board = PerfTensorBoard(tmp_path, every=6, monitors=[])
+    with warnings.catch_warnings():
+        # Keras takes its end for a lack of data.
+        warnings.simplefilter("ignore", UserWarning)
+        model.fit(data, epochs=2, verbose=0, callbacks=[board])
+    scalars, _ = events(tmp_path)
+    assert [s for s, _ in scalars["epoch/loss"]] == [20, 40]
+    points = [s for s, _ in scalars["batch/loss"]]
+    assert points == [6, 12, 18, 20, 26, 32, 38, 40]
+
+
 def test_receipt_and_hyperparameters(tmp_path):
     model = network()
     board = PerfTensorBoard(
