@@ -6,6 +6,8 @@ hook before a launch says how many batches are done, and the end of the epoch
 says the rest.
 """
 
+import numbers
+
 import keras
 
 from fastkeras._lib import checks
@@ -97,10 +99,10 @@ def check_count(value, name, remedy):
         TypeError: If `value` is not an integer.
         ValueError: If `value` is negative.
     """
-    if value == 0 and not isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        rule, kind = f"`{name}` must be an integer >= 0", TypeError
+    elif value < 0:
+        rule, kind = f"`{name}` must be >= 0", ValueError
+    else:
         return
-    if isinstance(value, int) and value < 0:
-        raise ValueError(
-            checks.message(f"`{name}` must be >= 0", f"{name}={value}", remedy)
-        )
-    checks.positive_int(value, name, remedy)
+    raise kind(checks.message(rule, f"{name}={value!r}", remedy))

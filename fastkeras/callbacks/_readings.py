@@ -10,6 +10,9 @@ from fastkeras.callbacks._traces import made_so_far
 from fastkeras.callbacks._traces import new_entries
 from fastkeras.engine._specs import SIZE
 
+#: What a first batch is told of, if it has other rows than those of before.
+_SIZES = (_causes.ROWS, _causes.LAST_BATCH)
+
 
 @dataclasses.dataclass
 class _Read:
@@ -53,7 +56,7 @@ class Readings:
         known.append(_Read(Weak(runner), rebuilt))
         return known[-1]
 
-    def new(self, name, runner, last, seconds):
+    def new(self, name, runner, last, seconds, fresh=False):
         """What a runner has traced since it was read.
 
         Args:
@@ -61,6 +64,8 @@ class Readings:
             runner: The runner.
             last: Bool, whether its last call was the last of an epoch.
             seconds: Float, of the call, where the runner does not know them.
+            fresh: Bool, whether it is in a call of `fit` and the like that
+                has just begun.
 
         Returns:
             Tuple of a list of (entry, cause, number of its call since it was
@@ -69,18 +74,22 @@ class Readings:
         read = self._known(name, runner)
         rebuilt = read.rebuilt and not read.count
         entries, start = self._entries(name, runner, read, seconds)
-        found = []
+        calls, found = _calls_of(runner) - read.calls, []
         for k, entry in enumerate(entries[start:], start):
             if entry.traces > 1:
                 self._twice[entry.function] = _twice(entry.function)
-            cause = _cause(entry, entries[:k], last)
+            call = entry.step - read.calls
+            # A short batch is in the last call, if these are known at all.
+            ends = last and entry.step in (0, read.calls + calls)
+            cause = _cause(entry, entries[:k], ends)
             if cause == _causes.LAST_BATCH and not entry.old:
                 entry = _compared(entry, entries[:k])
             if rebuilt and k == 0:
                 cause = _causes.REBUILT
+            if cause in _SIZES and fresh and call <= 1:
+                cause = _causes.BATCH_SIZE
             if cause is not None:
-                found.append((entry, cause, entry.step - read.calls))
-        calls = _calls_of(runner) - read.calls
+                found.append((entry, cause, call))
         read.calls += calls
         return found, calls
 

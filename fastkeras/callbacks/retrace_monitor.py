@@ -81,6 +81,7 @@ class RetraceMonitor(Monitor):
         self._events = []
         self._readings = Readings()
         self._told = {}
+        self._fresh = set()
         self._epoch = 0
         self._in_fit = False
         self._last = 0
@@ -138,6 +139,7 @@ class RetraceMonitor(Monitor):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._in_fit = True
+        self._fresh.add("train_function")
         self._pass_over()
         self._tell_of_blindness()
 
@@ -154,6 +156,7 @@ class RetraceMonitor(Monitor):
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
+        self._fresh.add("test_function")
         self._last = self._tested = 0
 
     def on_test_batch_begin(self, batch, logs=None):
@@ -221,7 +224,10 @@ class RetraceMonitor(Monitor):
         seconds = 0.0
         if self._since is not None:
             seconds = self._clock.now() - self._since
-        found, calls = self._readings.new(name, runner, last, seconds)
+        fresh = name in self._fresh
+        found, calls = self._readings.new(name, runner, last, seconds, fresh)
+        if done:
+            self._fresh.discard(name)
         each = calls == done - self._last
         return [self._event(name, *f, done, each) for f in found]
 
