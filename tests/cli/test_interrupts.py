@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -28,6 +29,8 @@ def run(folder, *arguments):
         env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         stderr=subprocess.PIPE,
         text=True,
+        # A test run in the background may have been told to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
