@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import shlex
+import weakref
 
 import tensorflow as tf
 
@@ -11,6 +12,8 @@ from fastkeras._lib.warn import warn
 
 #: Packages that bring the Profile page to TensorBoard.
 PAGES = ("xprof", "tensorboard_plugin_profile")
+#: TensorFlow lets one run at a time.
+_RUNNING = weakref.WeakSet()
 _RANGE = "Give two batches, counted from 1, such as profile=(20, 40)."
 
 
@@ -21,18 +24,19 @@ class Profiler:
         folder: String, where the profile goes.
         first: Integer, the first batch, counted from 1.
         last: Integer, the last batch.
+        fit: Object that the callbacks of one `fit` share, and of no other.
     """
 
-    def __init__(self, folder, first, last):
+    def __init__(self, folder, first, last, fit):
         self.files = []
+        self._fit = fit
         self._folder = pathlib.Path(folder)
         self._range = first, last
         self._state = "waits"
         self._marker = None
 
     def __del__(self):
-        # An error in Keras's own `fit` is told to no callback, and a session
-        # that is left open keeps every later one from starting.
+        # A session that is left open keeps every later one from starting.
         if self._state == "runs":
             tf.profiler.experimental.stop(save=False)
 
@@ -63,6 +67,10 @@ class Profiler:
             self._marker = None
 
     def _start(self):
+        for other in list(_RUNNING):
+            # An error in Keras's own `fit` is told to no callback.
+            if other._fit is not self._fit:
+                other.stop()
         self._before = self._found()
         try:
             tf.profiler.experimental.start(str(self._folder))
@@ -75,6 +83,7 @@ class Profiler:
             )
             return
         self._state = "runs"
+        _RUNNING.add(self)
 
     def stop(self):
         """Writes the profile and looks whether it is there."""
@@ -82,6 +91,7 @@ class Profiler:
         if self._state != "runs":
             return
         self._state = "done"
+        _RUNNING.discard(self)
         try:
             tf.profiler.experimental.stop()
         except tf.errors.UnavailableError:

@@ -31,8 +31,8 @@ class PerfTensorBoard(Monitor, Closing):
     `perf` in it. Neither the `tensorboard` package nor a profile is needed for
     the scalars. Of several workers the first writes. As all callbacks it works
     in `fit`, not in `train_on_batch`: profiling too works in `fit` only. A
-    plain `keras.Model` tells no callback of an error: after one, `close()`
-    ends a profile that still runs.
+    plain `keras.Model` tells no callback of an error: after one, a profile
+    goes on until `close()` or that of another `fit`.
 
     Args:
         log_dir: String or path, the folder for TensorBoard; one for each run
@@ -140,7 +140,9 @@ class PerfTensorBoard(Monitor, Closing):
             _summaries.check_folder(self.folder)
             self._writer = tf.summary.create_file_writer(self.folder)
             if self.profile:
-                self._profiler = Profiler(self.folder, *self.profile)
+                self._profiler = Profiler(
+                    self.folder, *self.profile, fit=self.params
+                )
         else:
             self._writer = tf.summary.create_noop_writer()
         if self.hparams:
@@ -208,7 +210,6 @@ class PerfTensorBoard(Monitor, Closing):
             _summaries.text("receipt", receipt, self._step(self.seen))
         if self._profiler:
             self._profiler.finish()
-            self.profile_files = self._profiler.files
         self._end = self._step(self.seen), _model.trained(self.model)
         self.close()
 
@@ -219,6 +220,7 @@ class PerfTensorBoard(Monitor, Closing):
             self._writer.close()
         if self._profiler is not None:
             self._profiler.stop()
+            self.profile_files = self._profiler.files
         self._writer = self._profiler = None
 
     # Writing.

@@ -265,16 +265,19 @@ class Interrupts(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_leaves_files_and_no_profiler(tmp_path):
+@pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
+def test_an_interrupt_leaves_files_and_no_profiler(base, tmp_path):
     board = PerfTensorBoard(tmp_path, profile=(21, 1000), monitors=[])
-    with pytest.raises(KeyboardInterrupt):
-        with pytest.warns(FastKerasWarning):
-            network().fit(
+    later = PerfTensorBoard(tmp_path / "b", profile=(1, 2), monitors=[])
+    with pytest.warns(FastKerasWarning, match="has no page for it"):
+        with pytest.raises(KeyboardInterrupt):
+            network(base).fit(
                 X, Y, 4, 9, verbose=0, callbacks=[board, Interrupts()]
             )
-    # One that still ran would not let this one start.
-    tf.profiler.experimental.start(str(tmp_path / "later"))
-    tf.profiler.experimental.stop(save=False)
+        # One that still ran would not let this one start.
+        train(network(base), later, epochs=1)
+    board.close()
+    assert len(board.profile_files) == len(later.profile_files) == 1
     assert [s for s, _ in events(tmp_path)[0]["epoch/loss"]] == [20, 40]
 
 
