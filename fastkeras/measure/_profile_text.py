@@ -9,7 +9,7 @@ _SOME = 0.1
 _PHASES = {
     "feed": "rows taken from arrays",
     "replicas": "sums and copies between the replicas",
-    "runtime": "XLA between its operations",
+    "runtime": "XLA between its operations, as in a loop over steps",
     "eager": "run one by one from Python",
     "other": "in no scope of a layer, a loss, the optimizer or a metric",
 }

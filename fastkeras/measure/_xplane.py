@@ -161,7 +161,10 @@ def _classify(name, stats, device, main, known, optimizers):
         kind = re.sub(r"[._\d]+$", "", stats["hlo_op"])
         if found is None:
             return name, "compute", kind, "other"
-        return found.name or name, "compute", kind, found.phase
+        # The loop over the steps of a launch is of no phase of a step.
+        is_launch = found.control and found.phase == "other"
+        of = "runtime" if is_launch else found.phase
+        return found.name or name, "compute", kind, of
     if _thunks.is_executor(name):
         return name, "compute", "", "runtime"
     operation = _OP.match(name)

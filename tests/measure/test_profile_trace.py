@@ -99,6 +99,18 @@ def test_operations_that_run_at_once_share_the_time():
     assert sum(shares) == pytest.approx(4e-3)
 
 
+def test_the_runtime_has_the_time_in_which_nothing_else_is_under_way():
+    events = [
+        _xplane.Event(0.0, 10.0, "run", "compute", "", "runtime", own=10.0),
+        _xplane.Event(2.0, 8.0, "loop", "compute", "while", "forward", own=2.0),
+        _xplane.Event(3.0, 7.0, "dot", "compute", "dot", "forward", own=4.0),
+    ]
+    trace = _xplane.Trace([], events, 0.0, 0.0)
+    found = _instants.shared(trace, [(0.0, 10.0)])
+    # Of 3 to 7 the loop has the share that its own 2 of 6 has beside 4 of 4.
+    assert found == pytest.approx([4, 3, 3])
+
+
 def test_the_same_work_without_its_events_is_idle():
     lines = {"python": LINES["python"]}
     assert parts(_xplane.parse(space(lines)))["idle"] == pytest.approx(16)

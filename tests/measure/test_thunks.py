@@ -55,6 +55,21 @@ def test_a_loop_has_no_time_of_what_it_runs():
     assert own([[*body, done(20, 1)]])["while"] == (13, 20)
 
 
+@pytest.mark.parametrize(
+    ("of", "control", "phase"),
+    [
+        ("other", True, "runtime"),
+        ("other", False, "other"),
+        ("forward", True, "forward"),
+    ],
+)
+def test_the_loop_over_the_steps_of_a_launch_is_of_no_phase(of, control, phase):
+    known = {(0, None, "while.3"): _thunks.Instruction("", of, control)}
+    stats = {"hlo_op": "while.3"}
+    found = _xplane._classify("while.3", stats, False, False, known, ())
+    assert found == ("while.3", "compute", "while", phase)
+
+
 def program(*instructions):
     """A trace with a program of instructions: name, TensorFlow's, operands."""
     proto = hlo_pb2.HloProto()
