@@ -28,7 +28,8 @@ def gist(error):
     """The line of an error that says what is wrong.
 
     Keras writes before it where it was, and after it the arguments of the
-    call; TensorFlow, while it traces or runs a graph, the stack before it.
+    call; TensorFlow, while it traces or runs a graph, the stack before it or
+    the name of the function.
 
     Args:
         error: Exception.
@@ -37,6 +38,7 @@ def gist(error):
         String, the name of its class where there is no text.
     """
     text = re.sub("\x1b\\[[0-9]*m", "", str(error))
+    text = re.sub(r"\{\{function_node [^}]*\}\} ?", "", text)
     text = text.partition("Arguments received by")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if lines and lines[0] == "Graph execution error:":

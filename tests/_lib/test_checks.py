@@ -95,6 +95,7 @@ def test_one_of():
             "wrong",
         ),
         ("", "ValueError"),
+        ("{{function_node __wrapped__Next_device_/job:a/0}} wrong", "wrong"),
         (
             "Graph execution error:\n\nDetected at node a defined at (most "
             'recent call last):\n  File "a.py", line 4, in f\n\nindices[0] = '
