@@ -49,6 +49,15 @@ FIXES = {
 }
 
 
+#: The fix where a model has had variables of its own before.
+BUILT = (
+    "They are those of the optimizer and of metrics, once for each `compile`: "
+    "let it be, or before `fit` call "
+    "`model.optimizer.build(model.trainable_variables)` and, with metrics, "
+    "`model.test_on_batch(x, y)` on a few rows."
+)
+
+
 def cause(entry, last):
     """The known cause of an entry of the ledger.
 

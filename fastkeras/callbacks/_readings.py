@@ -26,9 +26,14 @@ class _Read:
 
 
 class Readings:
-    """Reads the traces of runners, each once."""
+    """Reads the traces of runners, each once.
 
-    def __init__(self):
+    Args:
+        is_built: Bool, whether the model had its variables before.
+    """
+
+    def __init__(self, is_built=False):
+        self._is_built = is_built
         self._read = {}
         self._twice = {}
 
@@ -77,7 +82,7 @@ class Readings:
         calls, found = _calls_of(runner) - read.calls, []
         for k, entry in enumerate(entries[start:], start):
             if entry.traces > 1:
-                self._twice[entry.function] = _twice(entry.function)
+                self._twice[entry.function] = self._note(entry.function)
             call = entry.step - read.calls
             # A short batch is in the last call, if these are known at all.
             ends = last and entry.step in (0, read.calls + calls)
@@ -92,6 +97,13 @@ class Readings:
                 found.append((entry, cause, call))
         read.calls += calls
         return found, calls
+
+    def _note(self, function):
+        fix = _causes.FIXES[_causes.VARIABLES]
+        return (
+            f"{function} was traced twice at its first call: "
+            f"{_causes.VARIABLES}. {_causes.BUILT if self._is_built else fix}"
+        )
 
     def _entries(self, name, runner, read, seconds):
         """The entries of a runner, and how many of them were read."""
@@ -134,13 +146,6 @@ def _compared(entry, before):
 
 def _of_rows(entry):
     return "resident" in entry.function or "loop" in entry.function
-
-
-def _twice(function):
-    return (
-        f"{function} was traced twice at its first call: {_causes.VARIABLES}. "
-        f"{_causes.FIXES[_causes.VARIABLES]}"
-    )
 
 
 def _calls_of(runner):

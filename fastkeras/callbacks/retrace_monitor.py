@@ -132,6 +132,7 @@ class RetraceMonitor(Monitor):
         is_new = model is not self.model
         if is_new:
             self._begin_anew()
+            self._readings = Readings(model.built)
         super().set_model(model)
         if is_new:
             self._pass_over()

@@ -77,6 +77,22 @@ def test_variables_made_in_the_first_call_are_no_retrace(base):
     # Keras makes the variables of the optimizer in its first step.
     twice = max(monitor.traces().values()) == 2
     assert ("variables were made in the call" in str(monitor)) is twice
+    assert ("`keras.Input`" in str(monitor)) is twice
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_the_variables_of_optimizer_and_metrics_have_their_own_fix(is_done):
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse", metrics=["mae"])
+    if is_done:
+        model.optimizer.build(model.trainable_variables)
+        model.test_on_batch(X[:4], Y[:4])
+    monitor = watch(model, X[:8], Y[:8], 8)
+    # Nothing is twice where that was followed.
+    told = "`model.optimizer.build(model.trainable_variables)` and, with"
+    assert (told in str(monitor)) is not is_done
+    assert "keras.Input" not in str(monitor)
 
 
 def base_with_late_layer(base):
