@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib.warn import warn
+from fastkeras.measure._xplane import PAGES
 
-#: Packages that bring the Profile page to TensorBoard.
-PAGES = ("xprof", "tensorboard_plugin_profile")
 #: TensorFlow lets one run at a time.
 _RUNNING = weakref.WeakSet()
 _RANGE = "Give two batches, counted from 1, such as profile=(20, 40)."

@@ -18,6 +18,8 @@ from fastkeras.measure import _thunks
 
 #: The parts of a step, an earlier one hides a later one.
 PARTS = ("compute", "copies", "input", "dispatch", "idle")
+#: Packages that bring the Profile page to TensorBoard.
+PAGES = ("xprof", "tensorboard_plugin_profile")
 #: What marks a launch: its name, and the statistic that makes it a step.
 MARK = "train"
 

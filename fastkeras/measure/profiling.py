@@ -19,7 +19,9 @@ Example:
 """
 
 import dataclasses
+import importlib.util
 import pathlib
+import shlex
 import shutil
 import tempfile
 
@@ -138,7 +140,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         trace = _xplane.read(folder, _optimizers(model))
         if log_dir:
             shutil.copytree(folder, log_dir, dirs_exist_ok=True)
-            notes.append(f"The trace: tensorboard --logdir {log_dir}")
+            notes.append(_where(log_dir))
     run = _way(model, real)
     batch, frozen = pipeline.frozen(count, "resident" in run["feeds"])
     say("profile: the model on one batch")
@@ -175,6 +177,17 @@ def _measure(model, pipeline, count, steps, log_dir, say):
             "metrics": metrics,
             "notes": notes,
         }
+    )
+
+
+def _where(log_dir):
+    """How to look at the trace."""
+    command = f"tensorboard --logdir {shlex.quote(str(log_dir))}"
+    if any(map(importlib.util.find_spec, _xplane.PAGES)):
+        return f"The trace: {command}"
+    return (
+        f"The trace is in {log_dir}. TensorBoard has no page for it: install "
+        f"`{_xplane.PAGES[0]}`, then run `{command}`."
     )
 
 
