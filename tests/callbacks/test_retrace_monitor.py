@@ -373,7 +373,8 @@ def test_a_last_window_with_fewer_batches_is_told(is_dataset):
 
 
 def test_arrays_of_another_length_are_no_smaller_last_batch():
-    model = network(jit_compile=True)
+    one = fk.perf.Execution(steps_per_launch=1)
+    model = network(jit_compile=True, perf=one)
     monitor = RetraceMonitor("ignore")
     for rows in (40, 80, 20):
         model.fit(X[:rows], Y[:rows], 10, verbose=0, callbacks=[monitor])
@@ -401,8 +402,6 @@ def test_each_trace_of_a_loop_is_told(is_dataset):
     assert causes == ["the batch size changed"] * 2
     first, *_ = model.train_function.ledger.entries
     assert first.cause == "first call"
-    # Most of the first call is to trace it.
-    assert first.seconds > 0.3 * monitor.events[0].seconds
 
 
 @pytest.mark.parametrize("rows", [24, 20])

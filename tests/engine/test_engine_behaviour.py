@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fastkeras import FastModel
+from fastkeras import measure
 from fastkeras import perf
 from fastkeras._lib import private_calls
 from fastkeras.engine import _ledger
@@ -149,6 +150,21 @@ def test_a_compilation_that_takes_long_is_spoken_of(monkeypatch, caplog):
     ledger.call("slow", slow, True, tf.ones([3]))
     ledger.call("slow", slow, True, tf.ones([3]))
     assert caplog.text.count("slow: XLA is still compiling") == 1
+
+
+def test_a_trace_ahead_is_noted_with_the_first_call(monkeypatch):
+    clock, ledger = measure.ManualClock(), _ledger.Ledger()
+    monkeypatch.setattr(_ledger.time, "perf_counter", clock.now)
+    # Its body is run as it is traced, and only then.
+    function = tf.function(lambda x: clock.advance(2.0) or x)
+    ledger.trace("ahead", function, tf.TensorSpec([2]))
+    assert ledger.entries == []
+    for _ in range(2):
+        ledger.call("ahead", function, False, tf.ones([2]))
+    (entry,) = ledger.entries
+    assert (entry.traces, entry.seconds, entry.step) == (1, 2.0, 1)
+    ledger.call("ahead", function, False, tf.ones([3]))
+    assert ledger.entries[1].kind == "retrace"
 
 
 def test_two_fits_in_two_threads():
