@@ -50,7 +50,8 @@ def input_wait(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it for its "
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
-        f"up to {times(1 / (1 - share))} times as fast, if no batch is late",
+        f"up to {times(1 / (1 - share))} times as fast, as with a batch at "
+        "hand",
         f"{name}: {_fix(facts, name)}",
         ground="bound",
     )
@@ -81,7 +82,8 @@ def _wait_for_arrays(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it while the rows "
         "of its batch are gathered from the arrays",
-        f"up to {times(1 / (1 - share))} times as fast, if no batch is late",
+        f"up to {times(1 / (1 - share))} times as fast, as with a batch at "
+        "hand",
         f"{facts.way_to_fast}, which keeps arrays that fit on the device",
         ground="bound",
         settings=FAST,

@@ -54,6 +54,11 @@ class ModelFacts:
         return not self.model.perf.execution.pins
 
     @property
+    def window(self):
+        """Integer, the batches of an update."""
+        return self.model.perf.window if self.is_fast else 1
+
+    @property
     def pads(self):
         """Whether batches are padded to one shape."""
         return self.is_fast and self.model.perf.pads

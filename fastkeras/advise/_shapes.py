@@ -93,16 +93,16 @@ def shapes_under_xla(facts):
 
 def open_shapes(facts):
     """Shapes that differ, where a step is not made anew for them."""
-    if facts.traces_shapes or facts.is_compiled or facts.pads:
+    if facts.is_compiled or (facts.is_fast and not facts.is_eager):
         return None
     kinds = facts.data.kinds
     if len(kinds) == 1 and not _is_short(facts):
         return None
-    why = "a pinned signature leaves them open"
-    if facts.is_eager:
-        why = "run eagerly, no step is traced for them"
-    elif not facts.is_fast:
-        why = "`fit` of Keras leaves them open and traces its step once"
+    why = (
+        "run eagerly, no step is traced for them"
+        if facts.is_eager
+        else "`fit` of Keras leaves them open and traces its step once"
+    )
     rule, evidence = (
         ("retraces", _vary(facts))
         if len(kinds) > 1

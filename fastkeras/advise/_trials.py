@@ -39,7 +39,7 @@ def try_all(facts, found):
         The same list, with `receipt` and `kept` of those that were tried.
     """
     base = start = Way(facts, {})
-    batches, done, known = Batches(facts.data), [], []
+    batches, done, known = Batches(facts.data, facts.window), [], []
     for advice in found:
         lines, kept = [], False
         for settings in advice.ways if advice.mathematics == "same" else ():

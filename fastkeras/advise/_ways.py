@@ -170,14 +170,16 @@ class Batches:
 
     Args:
         data: `Data`.
+        window: Integer, the batches of an update. Defaults to `1`.
 
     Attributes:
         shown: Integer, the steps after which each shape was seen.
         shapes: Integer, how many there are.
     """
 
-    def __init__(self, data):
-        self.shown = 2
+    def __init__(self, data, window=1):
+        # A window that is full, and what is left of the last.
+        self.shown = window + 1
         self._rows, self._last = data.rows, data.rows
         kinds = [_kind(batch) for batch in data.batches]
         alike = [
@@ -193,7 +195,7 @@ class Batches:
             )
             self.shapes = 1 + (self._last != self._rows)
         else:
-            self.shown = max(2, len(alike))
+            self.shown = max(self.shown, len(alike))
             self._dataset = _in_turn(alike)
             shapes = [[t.shape for t in tree.flatten(b)] for b in alike]
             self.shapes = len({str(found) for found in shapes})
