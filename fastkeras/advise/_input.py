@@ -110,8 +110,10 @@ def shuffle_buffer(facts):
                 "the first batch of an epoch",
                 f"{figures.memory(rows * row)} of memory, and epochs that "
                 "begin at once",
-                "shuffle what is small, such as file names or indices, and "
-                "read, decode and batch after it",
+                "give `fit` the arrays themselves: it shuffles their indices"
+                if facts.pipeline[0][0] == "TensorSlice"
+                else "shuffle what is small, such as file names, and read, "
+                "decode and batch after it",
             )
     return None
 

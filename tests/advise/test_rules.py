@@ -15,6 +15,7 @@ from fastkeras.advise import _shapes
 from fastkeras.advise import _tracing
 from fastkeras.advise._facts import Facts
 from fastkeras.advise._rules import RULES
+from fastkeras.advise._ways import as_fast
 from tests.advise._models import ROWS
 from tests.advise._models import Collecting
 from tests.advise._models import Counting
@@ -456,6 +457,19 @@ def test_an_eager_step_of_many_variables_is_told_so():
     assert advice.settings == {"jit_compile": True, "run_eagerly": False}
 
 
+def test_arrays_are_better_shuffled_by_fit():
+    arrays_ = np.zeros((2**21, 5), "float32"), np.zeros((2**21, 1))
+    slices = tf.data.Dataset.from_tensor_slices(arrays_).shuffle(2**21)
+    changes = [
+        _input.shuffle_buffer(facts(data=data.batch(ROWS))).change
+        for data in (slices, rows(2**21).shuffle(2**23))
+    ]
+    assert ["the arrays themselves" in each for each in changes] == [
+        True,
+        False,
+    ]
+
+
 def test_xla_for_many_variables_is_advised_where_it_can_run():
     layers = [*narrow(50), NoJit(name="lookup")]
     advice = _tracing.many_small_variables(
@@ -581,3 +595,15 @@ def test_a_metric_that_is_dear_is_told_and_one_that_is_not_is_not():
     assert "areas: AUC (200 thresholds) most of it" in advice.evidence
     assert "thresholds" in advice.change and advice.ground == "bound"
     assert told("mae") is None
+
+
+def test_replicas_are_offered_only_what_they_can_do(mirrored):
+    with mirrored.scope():
+        one, other = dense(), fast()
+    change = _tracing.dispatch(facts(one, profile=IDLE)).change
+    assert change.endswith("perf='auto' in the strategy's scope")
+    assert not _shapes.last_batch(facts(other, arrays(2 * ROWS + 3))).ways
+    assert as_fast(one).distribute_strategy is mirrored
+    # Made elsewhere, it is refused.
+    with pytest.raises(ValueError, match="in the scope of one strategy"):
+        fk.FastModel.from_keras(one).compile(one.optimizer, "mse")
