@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from fastkeras._lib import scopes
 from fastkeras.callbacks._finite import check_sum
 
 #: Operations that hand on what others made.
@@ -111,7 +112,8 @@ def _is_of_batch(operation):
     if not operation.outputs[0].dtype.is_floating:
         return False
     return operation.type != "Placeholder" or not any(
-        reader.type in _TAKING for reader in operation.outputs[0].consumers()
+        reader.type in _TAKING and scopes.FEED in reader.name
+        for reader in operation.outputs[0].consumers()
     )
 
 

@@ -205,7 +205,10 @@ class HealthMonitor(Monitor):
         layer = layers[-1] if layers else "loss"
         kind = operation
         if operation:
-            layer, kind = _layer(self.model, operation[0]), operation[1]
+            name, kind = operation
+            # A graph is given what it does not make.
+            is_given = kind == "Placeholder"
+            layer = DATA if is_given else _layer(self.model, name)
         self.first_non_finite = NonFinite(
             step, layer, "" if kind == () else kind, tuple(layers)
         )
