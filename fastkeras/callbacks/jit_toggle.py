@@ -95,7 +95,9 @@ class JitToggle(Monitor):
         Raises:
             TypeError: If `epochs` is not an integer.
             ValueError: If `epochs` is odd or < 6; at the start of `fit`, if
-                XLA can't compile the model.
+                XLA is known not to compile the model.
+            tf.errors.OpError: In `fit`, from its second epoch, if XLA can't
+                compile an operation of it. A FastModel is as before then.
         """
         return _JitComparison(epochs, clock or measure.Clock())
 

@@ -48,8 +48,8 @@ def annotate(error, model):
     reason = xla_refusal(error, model)
     if reason is not None:
         error.add_note(
-            f"{reason}. Leave `jit_compile` (`Execution(jit=)`) out, or set "
-            "`supports_jit = False` on that layer."
+            f"{reason}. Leave `jit_compile` (`Execution(jit=)`, `JitToggle`) "
+            "out, or set `supports_jit = False` on that layer."
         )
 
 
