@@ -289,9 +289,9 @@ def watched(model, x, perf="auto", monitor=None):
     ("perf", "step"),
     [
         ("auto", 3),
-        ("skip_non_finite", 3),
+        pytest.param("skip_non_finite", 3, marks=pytest.mark.slow),
         (fk.perf.Accumulate(2), 2),
-        (fk.perf.Microbatch(4), 3),
+        pytest.param(fk.perf.Microbatch(4), 3, marks=pytest.mark.slow),
     ],
 )
 def test_nan_in_the_data_is_told_though_an_activation_hides_it(perf, step):
@@ -358,6 +358,7 @@ def test_units_are_not_called_dead_where_no_update_was_finite():
     assert monitor.non_finite_steps == 4
 
 
+@pytest.mark.slow
 def test_monitors_of_one_training_have_figures_of_their_own():
     def figures(*every):
         model = network()

@@ -215,7 +215,9 @@ def test_a_profile_that_is_not_reached_is_told(tmp_path):
         train(network(), board, epochs=1)
 
 
-@pytest.mark.parametrize("perf", ["skip_non_finite", None])
+@pytest.mark.parametrize(
+    "perf", ["skip_non_finite", pytest.param(None, marks=pytest.mark.slow)]
+)
 def test_a_second_training_goes_to_the_same_run(perf, tmp_path):
     board = PerfTensorBoard(tmp_path, monitors=[StepTimer(2, window=4)])
     rows = X.copy()
