@@ -22,15 +22,16 @@ def divided(trace, runs):
     middle = _middle(windows)
     steps = sum(batches for *_, batches in middle)
     spans = [window[:2] for window in middle]
+    pieces = split(trace, [window[:2] for window in windows])
     parts = collections.Counter(dict.fromkeys(PARTS, 0.0))
-    for start, end, part in split(trace, spans):
-        parts[part] += end - start
+    for start, end, part in pieces:
+        for first, last in _overlaps(start, end, spans):
+            parts[part] += last - first
     total = sum(parts.values())
     # The trace slows the steps down: its shares of the step without it.
     scale = runs.step.median / total
     called = trace.eager + trace.graph
     phases, ops = _operations(trace, spans, scale, steps)
-    pieces = split(trace, [window[:2] for window in windows])
     origin = pieces[0][0]
     return {
         "split": {name: value * scale for name, value in parts.items()},
@@ -130,7 +131,7 @@ def shared(trace, windows):
     edges = []
     for number, event in enumerate(trace.events):
         if event.part == "compute":
-            for start, end in _overlaps(event, windows):
+            for start, end in _overlaps(event.start, event.end, windows):
                 edges += [(start, True, number), (end, False, number)]
     seconds, active, last = [0.0] * len(trace.events), {}, 0.0
     for time, begins, number in sorted(edges):
@@ -145,13 +146,14 @@ def shared(trace, windows):
     return seconds
 
 
-def _overlaps(event, windows):
-    """Yields the parts of an event that lie in windows."""
-    place = bisect.bisect(windows, (event.start,)) - 1
-    for begin, finish in windows[max(0, place) : place + 2]:
-        start, end = max(event.start, begin), min(event.end, finish)
-        if start < end:
-            yield start, end
+def _overlaps(start, end, windows):
+    """Yields the parts of a span that lie in windows, which are in order."""
+    place = max(0, bisect.bisect(windows, (start,)) - 1)
+    for begin, finish in windows[place:]:
+        if begin >= end:
+            break
+        if start < finish:
+            yield max(start, begin), min(end, finish)
 
 
 def _weight(event):

@@ -32,6 +32,8 @@ _NEXT = re.compile(
 )
 _RUNTIME = ("ExecutorState::Process", "ExecutorDoneCallback")
 _PIPELINE = "tf_data"
+# The statistics of an event that are read.
+_STATS = {"_r", "_p", "_c", "tf_op", "hlo_op", "hlo_module", "program_id"}
 
 
 class Event(NamedTuple):
@@ -136,13 +138,22 @@ def parse(space, optimizers=()):
 
 def _spans(plane, line):
     """Yields start, end, name and statistics of the events of a line."""
+    # A trace may hold a million: what is looked up for each costs seconds.
+    names = {key: found.name for key, found in plane.event_metadata.items()}
+    wanted = {
+        key: found.name
+        for key, found in plane.stat_metadata.items()
+        if found.name in _STATS
+    }
+    begin = line.timestamp_ns * 1e-9
     for event in line.events:
-        start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+        start = begin + event.offset_ps * 1e-12
         stats = {
-            plane.stat_metadata[s.metadata_id].name: _value(plane, s)
-            for s in event.stats
+            wanted[stat.metadata_id]: _value(plane, stat)
+            for stat in event.stats
+            if stat.metadata_id in wanted
         }
-        name = plane.event_metadata[event.metadata_id].name
+        name = names[event.metadata_id]
         yield start, start + event.duration_ps * 1e-12, name, stats
 
 
