@@ -44,9 +44,10 @@ def _attributes(holder):
 
 
 def _of_namespace(names):
-    """The module or object whose attributes a dict holds, or None."""
+    """The module, class or object whose attributes a dict holds, or None."""
     for one in gc.get_referrers(names):
-        if getattr(one, "__dict__", None) is names:
+        # That of a class is handed out as a copy.
+        if isinstance(one, type) or getattr(one, "__dict__", None) is names:
             return one
     return None
 
@@ -56,7 +57,8 @@ def _owner(holder):
         holder = _of_namespace(holder)
     if isinstance(holder, types.ModuleType):
         return ""
-    return f"{type(holder).__name__}."
+    kind = holder if isinstance(holder, type) else type(holder)
+    return f"{kind.__name__}."
 
 
 def _path(one, levels):
@@ -71,6 +73,8 @@ def _path(one, levels):
 def _step(holder, one, levels):
     if isinstance(holder, types.CellType):
         return _variable(holder)
+    if isinstance(holder, tuple):
+        return _default(holder, one)
     if isinstance(holder, types.GeneratorType):
         frame = holder.gi_frame
         names = frame.f_locals if frame else {}
@@ -106,4 +110,15 @@ def _variable(cell):
                 index = [c is cell for c in closure].index(True)
                 name = one.__code__.co_freevars[index]
                 return f"`{name}` of `{one.__qualname__}`"
+    return ""
+
+
+def _default(values, one):
+    """The argument that an object is the default of."""
+    for function in gc.get_referrers(values):
+        if getattr(function, "__defaults__", None) is values:
+            code = function.__code__
+            names = code.co_varnames[: code.co_argcount][-len(values) :]
+            form = f"`{{}}` of `{function.__qualname__}`"
+            return _key(dict(zip(names, values, strict=True)), one, form)
     return ""

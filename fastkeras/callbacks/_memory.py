@@ -116,7 +116,7 @@ class _Sizes:
         if kind in _SKIPPED:
             return 0
         size = sys.getsizeof(one) if kind in _CONTAINERS else 0
-        leaves = self._leaves
+        leaves, large = self._leaves, {}
         # Not by index: a list that another thread is still filling has holes.
         for member in gc.get_referents(one):
             kind = type(member)
@@ -124,10 +124,13 @@ class _Sizes:
                 leaves[kind] = self._leaf(kind)
             if leaves[kind]:
                 part = leaves[kind](member)
-                size += part
                 if part >= LARGE:
-                    self.large.add((id(member), part))
-        return size
+                    # One array may be in a list many times.
+                    large[id(member)] = part
+                else:
+                    size += part
+        self.large.update(large.items())
+        return size + sum(large.values())
 
     def leaf(self, one):
         """Bytes of an object that holds no others, 0 for one that may."""
