@@ -1,12 +1,17 @@
 """How the training step of a model is compiled, and how it is changed."""
 
+import itertools
 from typing import NamedTuple
+
+import tensorflow as tf
 
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks._traces import make_intended
 from fastkeras.callbacks._traces import mark_intended
+from fastkeras.engine import _refusals
+from fastkeras.engine._launch import Batches
 from fastkeras.engine._ledger import watching
 from fastkeras.engine._options import refuse_xla
 from fastkeras.engine._tiers import xla_loops_are_slow
@@ -92,6 +97,48 @@ def _watched(function):
             return function(iterator)
 
     return train
+
+
+def guard(model, plain, refused):
+    """Has the runner of a model step aside if XLA can't compile its first call.
+
+    Args:
+        model: A FastModel, whose runner has not run yet.
+        plain: The runner to run in its place.
+        refused: Function of the reason, called once.
+    """
+    runner = model.train_function
+    ask, run = runner.next, runner.run
+
+    def check(error):
+        reason = _refusals.xla_refusal(error, model)
+        if reason is None or runner.ledger.calls:
+            raise error
+        refused(reason)
+
+    def next_launch(feed, ahead, every_batch):
+        try:
+            return ask(feed, ahead, every_batch)
+        except tf.errors.OpError as error:
+            check(error)
+        runner.run = plain.run
+        return plain.next(feed, ahead, every_batch)
+
+    def first_launch(feed, launch, tier):
+        again = None
+        if isinstance(launch, Batches):
+            launch.data, again = itertools.tee(launch.data)
+        try:
+            logs = run(feed, launch, tier)
+        except tf.errors.OpError as error:
+            check(error)
+            if again is not None:
+                launch.data = again
+            return plain.run(feed, launch, plain.fixed)
+        del runner.next, runner.run
+        return logs
+
+    runner.next, runner.run = next_launch, first_launch
 
 
 def pinned(model):

@@ -96,8 +96,9 @@ class JitToggle(Monitor):
             TypeError: If `epochs` is not an integer.
             ValueError: If `epochs` is odd or < 6; at the start of `fit`, if
                 XLA is known not to compile the model.
-            tf.errors.OpError: In `fit`, from its second epoch, if XLA can't
-                compile an operation of it. A FastModel is as before then.
+            tf.errors.OpError: In `fit` of a `keras.Model`, from its second
+                epoch, if XLA can't compile an operation of it. A FastModel
+                is trained on as before, and `reason` names the operation.
         """
         return _JitComparison(epochs, clock or measure.Clock())
 
@@ -184,12 +185,14 @@ class _JitComparison(Monitor, Closing):
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
+        self._start = None
+        if self.kept is not None:
+            return
         count = len(self._times)
         if count < self.epochs:
             self._take(count % 2 == 1)
-        elif self.kept is None:
+        else:
             self._decide()
-        self._start = None
 
     def before_launch(self):
         if self._start is None:
@@ -237,7 +240,16 @@ class _JitComparison(Monitor, Closing):
             # That of `compile`, traced or not.
             self._ways[jit] = self._before
         else:
+            plain = self._ways.get(False, self._before).runner
             self._ways[jit] = _jit.switch(self.model, jit, repr(self))
+            if jit and hasattr(plain, "ledger"):
+                _jit.guard(self.model, plain, self._refused)
+
+    def _refused(self, reason):
+        """Ends the comparison, as XLA can't compile the model."""
+        self.kept = self._before.asked
+        self.reason = f"{reason}, so jit_compile={self.kept} is kept as before"
+        _jit.take(self.model, self._before)
 
     def _decide(self):
         pairs = [

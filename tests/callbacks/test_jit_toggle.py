@@ -5,6 +5,7 @@ import copy
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras import measure
@@ -225,6 +226,37 @@ def test_too_short_a_comparison_decides_nothing():
     assert comparison.graph is None
     assert "0 warm steps of each in 0 pair(s)" in str(comparison)
     assert comparison.kept is False and model.jit_compile is False
+
+
+class Odd(keras.layers.Layer):
+    """What XLA can't compile."""
+
+    def call(self, x):
+        y = tf.numpy_function(np.sin, [x], tf.float32)
+        return x + tf.stop_gradient(tf.ensure_shape(y, x.shape))
+
+
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_a_model_that_xla_can_not_compile_is_trained_on(feed):
+    two = fk.perf.Execution(feed=feed, steps_per_launch=2)
+
+    def odd(*callbacks):
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((3,))
+        hidden = Odd(name="odd")(inputs)
+        model = fk.FastModel(inputs, keras.layers.Dense(1)(hidden))
+        model.compile("sgd", "mse", perf=two)
+        return train(model, *callbacks), model.get_weights()
+
+    comparison = JitToggle.compare()
+    logs, weights = odd(comparison)
+    plain_logs, plain = odd()
+    np.testing.assert_allclose(logs["loss"], plain_logs["loss"], rtol=1e-5)
+    np.testing.assert_allclose(weights[0], plain[0], rtol=1e-5)
+    assert "PyFunc of layer 'odd' can't be compiled" in str(comparison)
+    assert comparison.kept == comparison.model.requested_jit == "auto"
+    with pytest.raises(tf.errors.OpError):
+        odd(JitToggle(at_epoch=1, to=True))
 
 
 def test_an_interrupted_comparison_leaves_all_as_it_was():
