@@ -95,15 +95,6 @@ class ModelFacts:
         return private.inner_optimizer(self.model.optimizer)
 
     @property
-    def metrics(self):
-        """The metrics, those that `compile` was given among them."""
-        return [
-            each
-            for metric in self.model.metrics
-            for each in (metric, *getattr(metric, "metrics", ()))
-        ]
-
-    @property
     def policies(self):
         """Names of the dtype policies of the layers."""
         return {layer.dtype_policy.name for layer in self.layers}
