@@ -77,8 +77,8 @@ class JitToggle(Monitor):
         something was traced, are left out together with their neighbour: the
         numbers of warm steps are equal. What `compile` was given is changed
         only where the other is faster beyond the noise: where the ratio is
-        farther from 1 than its quartiles (of fewer than 4 pairs, the
-        extremes) are from one another.
+        farther from 1 than its quartiles are from one another; of 2 pairs,
+        than the two are.
 
         Args:
             epochs: Even integer >= 6, the epochs to compare in: two of them
@@ -280,13 +280,13 @@ class _JitComparison(Monitor, Closing):
     def _choose(self, steps):
         """Keeps the faster, if it is so beyond the noise."""
         before, ratio = self._before.asked, self.ratio
-        noise = ratio.spread * (2 if ratio.n < 4 else 1)
+        noise = ratio.spread * (2 if ratio.n < 3 else 1)
         steps = f"{steps} warm steps of each"
         if abs(ratio.median - 1) <= noise:
             self.kept = before
             self.reason = (
-                f"within noise, so jit_compile={before} is kept as before, "
-                f"{steps}"
+                f"within noise (to tell, it must be {noise:.2f} from 1), so "
+                f"jit_compile={before} is kept as before, {steps}"
             )
             return
         self.kept = ratio.median > 1

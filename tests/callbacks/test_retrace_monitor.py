@@ -45,6 +45,7 @@ def watch(model, *args, action="ignore", limit=0, **kwargs):
     return monitor
 
 
+@pytest.mark.slow
 def test_the_rows_of_all_replicas_are_told(mirrored):
     with mirrored.scope():
         model = network()
@@ -404,7 +405,7 @@ def test_each_trace_of_a_loop_is_told(is_dataset):
     assert first.cause == "first call"
 
 
-@pytest.mark.parametrize("rows", [24, 20])
+@pytest.mark.parametrize("rows", [pytest.param(24, marks=pytest.mark.slow), 20])
 def test_what_xla_compiles_within_a_launch_is_told(rows):
     x = X[:rows]
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
