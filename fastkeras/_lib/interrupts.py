@@ -14,13 +14,13 @@ import sys
 INTERRUPTED = 130
 
 
-def loads_a_command(package="fastkeras"):
-    """Whether Python imports a package in order to run it with `-m`."""
+def loads_a_command():
+    """Whether Python imports this package in order to run it with `-m`."""
     # Python has this in place of the path until the module is found.
     if sys.argv[:1] != ["-m"]:
         return False
     given = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    return given[-1].removeprefix("-m") == package
+    return given[-1].removeprefix("-m") == "fastkeras"
 
 
 @contextlib.contextmanager

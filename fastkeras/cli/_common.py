@@ -128,7 +128,7 @@ def saved(args, load):
         load: Function of a path that returns a `Receipt`.
 
     Returns:
-        Integer, the exit code.
+        That `Receipt`.
     """
     show = against(args, load)
     try:
@@ -149,7 +149,7 @@ def saved(args, load):
         # Of two files, none was made here.
         raise UsageError(str(error)) from None
     write_json(args, found.to_json())
-    return DONE
+    return found
 
 
 def load_any(path):

@@ -46,9 +46,8 @@ def add(commands):
 def _profile(args):
     _check(args)
     if args.target.endswith(".json"):
-        code = _common.saved(args, measure.Profile.load)
-        _draw(args, measure.Profile.load(args.target))
-        return code
+        _draw(args, _common.saved(args, measure.Profile.load))
+        return _common.DONE
     against = _common.against(args, measure.Profile.load)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)

@@ -48,7 +48,8 @@ def _report(args):
         _common.check_counts(args, "steps")
     _common.check_folders(args, "json")
     if args.target.endswith(".json"):
-        return _common.saved(args, _common.load_any)
+        _common.saved(args, _common.load_any)
+        return _common.DONE
     against = _common.against(args, _receipt)
     say = _common.progress(sys.stderr)
     model, data = _target.begin(args.target, say)

@@ -43,22 +43,15 @@ def page(found):
     Returns:
         String.
     """
-    split, phases = found["split"], found["phases"]
     title = f"{found['model']}: {found.time('step')} a step"
     how = f"{_profile_text.way(found)}; {_profile_text.basis(found)}"
-    shares = [
-        (k, _ms(v), f"{found.shares[k]:.1%}", _profile_text.PARTS[k])
-        for k, v in split.items()
-    ]
-    words = dict(_profile_text.phase_words(phases))
-    total = sum(phases.values()) or 1.0
     body = [
         f"<p>{html.escape(how)}</p>",
         _list([*found.findings, *found["notes"]]),
         _title(_profile_text.SPLIT),
         _legend(found),
         _svg(_stacked(found), 40),
-        _table(("part", "ms", "share", "what"), shares),
+        _table(("part", "ms", "share", "what"), _parts(found)),
         _title(f"timeline: the first {_shown(found)} of the traced steps"),
         "<p>White: between epochs.</p>",
         _svg(_timeline(found), 60),
@@ -73,13 +66,7 @@ def page(found):
         ),
         _title(_profile_text.PHASES),
         f"<p>{_profile_text.LIMITS}</p>",
-        _table(
-            ("phase", "ms", "share", "what"),
-            [
-                (k, _ms(v), f"{v / total:.1%}", words.get(k, ""))
-                for k, v in _profile_text.by_cost(phases)
-            ],
-        ),
+        _table(("phase", "ms", "share", "what"), _phases(found["phases"])),
         _title("dearest operations of a step, divided likewise"),
         _table(
             ("operation", "ms", "count", "phase", "name"),
@@ -93,6 +80,22 @@ def page(found):
     return _PAGE.format(
         title=html.escape(title), width=_WIDTH, body="\n".join(body)
     )
+
+
+def _parts(found):
+    return [
+        (k, _ms(v), f"{found.shares[k]:.1%}", _profile_text.PARTS[k])
+        for k, v in found["split"].items()
+    ]
+
+
+def _phases(phases):
+    words = dict(_profile_text.phase_words(phases))
+    total = sum(phases.values()) or 1.0
+    return [
+        (k, _ms(v), f"{v / total:.1%}", words.get(k, ""))
+        for k, v in _profile_text.by_cost(phases)
+    ]
 
 
 def _title(text):
