@@ -6,7 +6,7 @@ from fastkeras.advise._facts import Facts
 from fastkeras.advise._rules import RULES
 
 # What advice takes: so many seconds, and so many times that of a trace.
-_SELF, _TRACES = 2, 7
+_SELF, _TRACES = 2, 5
 
 
 def advise(model, data, batch_size=32, steps=10, apply=False, clock=None):

@@ -180,9 +180,10 @@ class Facts(ModelFacts):
     def growth(self):
         """`Summary`: how many times as long twice the rows take."""
         with self.undisturbed():
-            return _times.growth(
-                self.model, self.data.batch, self.steps, self.clock
-            )
+            step = self.step
+            if self.model.jit_compile:
+                step = _graph.step_function(self.model, True)
+            return _times.growth(step, self.data.batch, self.steps, self.clock)
 
     @functools.cached_property
     def in_loop(self):
@@ -195,11 +196,11 @@ class Facts(ModelFacts):
         try:
             with self.undisturbed():
                 return _times.in_loop(
-                    self.model, self.data.batch, self.steps, self.clock
+                    self.step, self.data.batch, self.steps, self.clock
                 )
-        except (TypeError, ValueError, tf.errors.OpError):
-            # Some of the user's code runs step by step alone: the rule says
-            # then that nothing was measured.
+        except tf.errors.OpError:
+            # Some operations run step by step alone: the rule says then that
+            # nothing was measured.
             return None
 
     @functools.cached_property

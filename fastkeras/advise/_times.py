@@ -17,11 +17,12 @@ _CALLS = 5
 _SECONDS, _TURNS = 5.0, 3
 
 
-def growth(model, batch, steps, clock):
+def growth(step, batch, steps, clock):
     """How many times as long a step on twice the rows takes.
 
     Args:
-        model: A built, compiled model, whose state is changed.
+        step: `tf.function` of a step of a model, whose state is changed; it
+            is traced for twice the rows.
         batch: Structure of tensors.
         steps: Integer, steps of each, in turns.
         clock: `Clock`.
@@ -32,7 +33,6 @@ def growth(model, batch, steps, clock):
     twice = tree.map_structure(
         lambda t: None if t is None else tf.concat([t, t], 0), batch
     )
-    step = step_function(model, model.jit_compile or None)
     return _in_turns([(step, twice), (step, batch)], steps, clock)
 
 
@@ -49,6 +49,7 @@ def without_xla(model, step, batch, steps, clock):
     Returns:
         `Summary` of the ratio.
     """
+    # Traced anew: loops are traced in another way for XLA.
     compiled = step_function(model, True)
     return _in_turns([(step, batch), (compiled, batch)], steps, clock)
 
@@ -61,11 +62,11 @@ def in_graph(model, step, batch, steps, clock):
     return _in_turns([(eager_step(model), batch), (step, batch)], steps, clock)
 
 
-def in_loop(model, batch, steps, clock):
+def in_loop(step, batch, steps, clock):
     """Seconds of a step among so many that one call runs in a loop.
 
     Args:
-        model: A built, compiled model, whose state is changed.
+        step: `tf.function` of a step of a model, whose state is changed.
         batch: Structure of tensors.
         steps: Integer, steps of a call.
         clock: `Clock`.
@@ -73,7 +74,7 @@ def in_loop(model, batch, steps, clock):
     Returns:
         `Summary` of the seconds.
     """
-    step = eager_step(model)
+    step = step.get_concrete_function(batch)
 
     def body(k):
         step(batch)
