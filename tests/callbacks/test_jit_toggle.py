@@ -174,8 +174,8 @@ class Costs(keras.callbacks.Callback):
 )
 def test_the_faster_is_kept(base, xla, kept, recwarn):
     clock = measure.ManualClock()
-    traced = []
-    model = network(base, traced, jit_compile=False)
+    traced, options = [], {"perf": STREAM} if base is fk.FastModel else {}
+    model = network(base, traced, jit_compile=False, **options)
     comparison = JitToggle.compare(epochs=8, clock=clock)
     train(model, comparison, Costs(clock, 0.002, xla), epochs=10)
     assert comparison.kept is kept and model.jit_compile is kept

@@ -65,7 +65,8 @@ def test_a_step_takes_what_it_takes_at_any_steps_per_launch(how):
     times = timer.times()
     assert times.step.median == pytest.approx(0.002)
     assert times.step.spread == pytest.approx(0.0)
-    assert times.step.n >= 3
+    # A loop that is tried, at a time of its own, has a warm-up of its own.
+    assert times.step.n >= (1 if how is FAST else 3)
     assert times.samples_per_second == pytest.approx(4 / 0.002)
     assert times.steps_per_epoch == 16
     assert times.reason == ""
@@ -169,9 +170,9 @@ def test_the_parts_of_an_epoch_are_no_more_than_the_whole():
     model.fit(X, Y, 64, epochs=40, verbose=0, callbacks=[timer])
     wall = time.perf_counter() - start
     times = timer.times()
-    # Half of the epochs are at least as long as the median one.
-    assert 0 < times.step.median * 15 < wall
-    assert 0 < times.epoch_overhead.median * 15 < wall
+    # Half of them are at least as long as the median one.
+    for part, steps in ((times.step, 5), (times.epoch_overhead, 1)):
+        assert 0 < part.median * (part.n // 2) * steps < wall
     assert 0 < times.overhead_share < 1
 
 
@@ -191,18 +192,25 @@ def test_it_reads_the_device_at_the_ends_of_its_windows_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", [keras.Model, fk.FastModel])
-def test_the_rows_of_all_replicas_count(base, mirrored):
+@pytest.mark.parametrize(
+    ("base", "options"),
+    [
+        (keras.Model, {}),
+        (fk.FastModel, {"perf": fk.perf.Execution(steps_per_launch=1)}),
+    ],
+)
+def test_the_rows_of_all_replicas_count(base, options, mirrored):
     with mirrored.scope():
         inputs = keras.Input((3,))
         model = base(inputs, keras.layers.Dense(1)(inputs))
-        model.compile("sgd", "mse")
-    timer = StepTimer(warmup_steps=2, window=2)
+        model.compile("sgd", "mse", **options)
+    timer = StepTimer(warmup_steps=2, window=6)
     model.fit(X, Y, 16, epochs=3, verbose=0, callbacks=[timer])
     times = timer.times()
+    # Of one window, the rate and the time are no medians.
+    assert times.step.n == 1
     rows = times.samples_per_second * times.step.median
-    # Medians of a rate and of a time: their product is nearly the rows.
-    assert rows == pytest.approx(16, rel=0.5)
+    assert rows == pytest.approx(16)
 
 
 def test_arguments_are_checked_and_the_callback_copies():
