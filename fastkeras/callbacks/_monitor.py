@@ -30,7 +30,7 @@ class Monitor(keras.callbacks.Callback):
         super().__init__()
         self.done = 0
         self.seen = 0
-        self._ended = 0
+        self._ends = []
         self._training = False
 
     def __getstate__(self):
@@ -59,26 +59,32 @@ class Monitor(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.done = 0
-        self._ended = 0
+        self._ends = []
         self._training = True
 
     def on_train_batch_begin(self, batch, logs=None):
         self.done = batch
+        self._ends.clear()
         self.before_launch()
 
     def on_train_batch_end(self, batch, logs=None):
-        # Keras counts a last launch as full that is not.
-        steps = (self.params or {}).get("steps") or batch + 1
-        self._ended = max(self._ended, min(batch + 1, steps))
+        # Keras has these run in several threads, in any order.
+        self._ends.append(batch + 1)
 
     def on_test_begin(self, logs=None):
         self._end_of_batches()
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_of_batches()
-        self.done = self._ended
+        self.done = self._ended()
         self.after_epoch(epoch, logs or {})
         self.seen += self.done
+
+    def _ended(self):
+        """Batches of this epoch that are done after its last launch."""
+        ended = max([self.done, *self._ends])
+        # Keras counts a last launch as full that is not.
+        return min(ended, (self.params or {}).get("steps") or ended)
 
     def _end_of_batches(self):
         if self._training:

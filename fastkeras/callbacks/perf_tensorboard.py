@@ -94,19 +94,15 @@ class PerfTensorBoard(Monitor, Closing):
         self.hparams = hparams or {}
         self.profile_files = []
         self._writer = self._profiler = None
-        self._points = []
+        self._given, self._points = {}, set()
         self._start = self._first = None
         # Where the axis and the optimizer were when the last `fit` ended.
         self._end = None
         self._told = set()
 
     def __getstate__(self):
-        return {
-            **super().__getstate__(),
-            "_writer": None,
-            "_profiler": None,
-            "_end": None,
-        }
+        state = super().__getstate__()
+        return {**state, "_writer": None, "_profiler": None, "_end": None}
 
     def __str__(self):
         return "\n".join(
@@ -134,7 +130,7 @@ class PerfTensorBoard(Monitor, Closing):
         # Keras tells no callback of an error that ended the last `fit`.
         self.close()
         super().on_train_begin(logs)
-        self._points, self._last = [], 0
+        self._given, self._points, self._last = {}, set(), 0
         self._start = None
         if replicas.is_first(self.model.distribute_strategy):
             _summaries.check_folder(self.folder)
@@ -159,6 +155,8 @@ class PerfTensorBoard(Monitor, Closing):
             monitor.on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch, logs=None):
+        # Not the last launch: Keras may count it as full though it is not.
+        self._settle(self.seen + self.done)
         super().on_train_batch_begin(batch, logs)
         if self._first is None:
             self._first = batch
@@ -168,9 +166,6 @@ class PerfTensorBoard(Monitor, Closing):
             self._profiler.before_launch(
                 self.seen + batch, _model.batches_of_launch(self.model)
             )
-        # What the last launch gave may not be there yet: to read it would
-        # wait for it.
-        self._write_points(self._points[:-1])
         for monitor in self.monitors:
             monitor.on_train_batch_begin(batch, logs)
 
@@ -178,10 +173,9 @@ class PerfTensorBoard(Monitor, Closing):
         super().on_train_batch_end(batch, logs)
         for monitor in self.monitors:
             monitor.on_train_batch_end(batch, logs)
-        step = self.seen + self._ended
-        if step - self._last >= self.every and isinstance(logs, dict):
-            self._last = step
-            self._points.append((step, dict(logs)))
+        # In any order, perhaps while the next launch runs.
+        if isinstance(logs, dict):
+            self._given[self.seen + batch + 1] = logs
 
     def on_predict_begin(self, logs=None):
         self._warn_outside_of_fit("predict")
@@ -216,7 +210,6 @@ class PerfTensorBoard(Monitor, Closing):
     def close(self):
         """Ends what an error has left open."""
         if self._writer is not None:
-            self._write_points(self._points[:])
             self._writer.close()
         if self._profiler is not None:
             self._profiler.stop()
@@ -273,22 +266,28 @@ class PerfTensorBoard(Monitor, Closing):
             name = type(monitor).__name__
             for key, value in monitor.scalars().items():
                 found[f"{name}/{key}"] = value
-        self._last = min(self._last, self.seen)
-        self._points = [(min(k, self.seen), v) for k, v in self._points]
-        self._write_points(self._points[:])
+        for k in sorted(self._given):
+            ended = min(k, self.seen)
+            self._given[ended] = self._given.pop(k)
+            self._settle(ended)
+        self._points.clear()
         with self._writer.as_default():
             self._write_scalars(found, self._step(self.seen))
         self._writer.flush()
 
-    def _write_points(self, points):
-        if not points:
-            return
-        del self._points[: len(points)]
-        with self._writer.as_default():
-            # Keras may have handed them over in any order.
-            for step, values in sorted(points, key=lambda p: p[0]):
-                named = {f"batch/{k}": v for k, v in values.items()}
-                self._write_scalars(named, self._step(step))
+    def _settle(self, step):
+        """Chooses whether a launch that ended is a point; writes what is."""
+        if step - self._last >= self.every:
+            self._last = step
+            self._points.add(step)
+        for k in sorted(self._given):
+            if k > step:
+                break
+            values = self._given.pop(k)
+            if k in self._points:
+                named = {f"batch/{name}": v for name, v in values.items()}
+                with self._writer.as_default():
+                    self._write_scalars(named, self._step(k))
 
     def _write_scalars(self, values, step):
         left_out = _summaries.scalars(values, step)

@@ -153,7 +153,7 @@ class RetraceMonitor(Monitor):
         self._look("train_function", self.done)
 
     def after_batches(self):
-        self._look("train_function", max(self.done, self._ended), last=True)
+        self._look("train_function", self._ended(), last=True)
 
     def on_test_begin(self, logs=None):
         super().on_test_begin(logs)
