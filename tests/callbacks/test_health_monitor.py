@@ -14,6 +14,8 @@ from fastkeras.callbacks import HealthMonitor
 
 X = np.random.RandomState(0).randn(32, 3).astype("float32")
 Y = X @ np.ones((3, 1), "float32")
+# One tier, so that two trainings run alike.
+ONE = fk.perf.Execution(steps_per_launch=1)
 
 
 def network(base=fk.FastModel, activation="tanh"):
@@ -89,7 +91,7 @@ def test_norms_and_ratios_are_those_of_plain_gradients(options, perf):
 def test_it_changes_no_number_and_traces_nothing_the_second_time():
     plain, watched = network(), network()
     for model in (plain, watched):
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", perf=ONE)
     train(plain)
     train(watched, HealthMonitor())
     for a, b in zip(plain.get_weights(), watched.get_weights(), strict=True):
@@ -362,7 +364,7 @@ def test_units_are_not_called_dead_where_no_update_was_finite():
 def test_monitors_of_one_training_have_figures_of_their_own():
     def figures(*every):
         model = network()
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", perf=ONE)
         monitors = [HealthMonitor(k) for k in every]
         train(model, *monitors)
         return model, [monitor.layers for monitor in monitors]
