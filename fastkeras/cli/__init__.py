@@ -1,8 +1,10 @@
 """The command line: `python -m fastkeras COMMAND`.
 
 Exit codes: 0, done; 1, something failed while it ran; 2, it was asked wrongly
-and nothing ran; 130, interrupted; `launch` passes on the code of the script.
-An error is one line on stderr; `--debug` shows where it came from. Progress
+and nothing ran; 130, interrupted; 141, nobody reads on, as in `| head -1`;
+`launch` passes on the code of the script. An error is one line on stderr;
+`--debug` shows where it came from. An interrupt in the first moments, before
+Python has come to this package, shows a traceback of Python's own. Progress
 goes to stderr, the result to stdout; with `--json -` that is the JSON alone.
 
 Example:
@@ -12,6 +14,8 @@ Example:
 """
 
 import contextlib
+import os
+import select
 import sys
 import traceback
 
@@ -32,6 +36,10 @@ from fastkeras.cli._common import end_progress
 
 #: Each has a module, whose `add` adds it to the parser.
 _COMMANDS = (_advise, _bench, _launch, _profile, _report)
+# Of a command that writes to a pipe nobody reads, a shell says the same.
+_UNREAD = 141
+# The numbers of stdout and stderr.
+_STREAMS = (1, 2)
 
 
 def main(argv=None):
@@ -58,19 +66,42 @@ def main(argv=None):
         debug = args.debug
         args.stdout = sys.stdout
         with _aside(getattr(args, "json", None)):
-            return args.command(args)
+            code = args.command(args)
+        # What can't be written is known here, not when Python has ended.
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
     except Exception as error:
         # The last stop: whatever it is, one line and an exit code.
-        if debug:
-            traceback.print_exc()
-        first = checks.gist(error)
-        is_ours = isinstance(error, UsageError) or "Received: " in first
-        name = "" if is_ours else f"{type(error).__name__}: "
-        _complain(f"error: {name}{first}")
-        return MISUSED if isinstance(error, UsageError) else FAILED
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return _UNREAD
+        return _failed(error, debug)
+
+
+def _failed(error, debug):
+    """Says what went wrong; returns the exit code."""
+    if debug:
+        traceback.print_exc()
+    first = checks.gist(error)
+    is_ours = isinstance(error, UsageError) or "Received: " in first
+    name = "" if is_ours else f"{type(error).__name__}: "
+    _complain(f"error: {name}{first}")
+    return MISUSED if isinstance(error, UsageError) else FAILED
+
+
+def _is_unread():
+    """Whether nobody reads what is printed; the rest then goes nowhere."""
+    streams = select.poll()
+    for number in _STREAMS:
+        streams.register(number, 0)
+    broken = [n for n, event in streams.poll(0) if event & select.POLLERR]
+    for number in broken:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+    return bool(broken)
 
 
 @contextlib.contextmanager

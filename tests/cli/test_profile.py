@@ -1,6 +1,8 @@
 """The commands `profile` and `report`: what they write, and exit codes."""
 
+import contextlib
 import json
+import os
 import pathlib
 import sys
 
@@ -26,6 +28,16 @@ def lambdas():
 def endless():
     model, (x, y) = make()
     return model, iter([(x, y)])
+
+class Torn(keras.utils.PyDataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise BrokenPipeError("gone")
+
+def torn():
+    return make()[0], Torn()
 
 def broken():
     raise RuntimeError("No disk.\\nMore words.")
@@ -69,6 +81,40 @@ def test_two_files_are_compared_and_nothing_is_run(file, capsys):
     # A receipt is no profile.
     assert cli.main(["profile", "b.json"]) == 2
     assert "must hold a profile" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def piped():
+    """A pipe in place of stdout, of which the end to be read is given."""
+    reads, writes = os.pipe()
+    before = os.dup(1)
+    os.dup2(writes, 1)
+    os.close(writes)
+    try:
+        with os.fdopen(reads) as reader, os.fdopen(1, "w", closefd=False) as w:
+            with contextlib.redirect_stdout(w):
+                yield reader
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+
+
+@pytest.mark.parametrize("size", [9, 10**5])
+def test_a_reader_that_goes_is_no_error(file, capsys, size):
+    for name, length in (("short", 9), ("long", size)):
+        measure.Receipt({"plan": "x" * length}).save(f"{name}.json")
+    with piped() as reader:
+        # The control: one that stays.
+        assert cli.main(["report", "short.json"]) == 0
+        assert reader.readline() == f"plan: {'x' * 9}\n"
+        reader.close()
+        assert cli.main(["report", "long.json"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_of_the_data_that_breaks_is_one(file, capsys):
+    assert cli.main(["report", f"{file}:torn", "--epochs", "1"]) == 1
+    assert "error: BrokenPipeError: gone" in capsys.readouterr().err
 
 
 def test_a_model_of_a_lambda_is_reported_and_xla_was_not_ruled_out(
