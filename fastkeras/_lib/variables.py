@@ -27,6 +27,18 @@ def of_step(model):
     return list({id(v): v for v in found}.values())
 
 
+def of_notes(model):
+    """The `tf.Variable`s in which features note what goes by.
+
+    They are no part of the training: no model saves them.
+
+    Args:
+        model: A compiled `keras.Model` or `FastModel`.
+    """
+    pairs = getattr(vars(model).get("_step"), "pairs", ())
+    return [v for feature, _ in pairs for v in feature.notes]
+
+
 def _untracked(layer):
     """Variables that Keras keeps on a layer alone: states of an RNN."""
     held = [v for v in vars(layer).values() if isinstance(v, (list, tuple))]

@@ -23,6 +23,11 @@ class Forward:
         # An update with a bad forward pass, its first operation.
         self._first = variable(tf.constant([0, -1], tf.int64))
 
+    @property
+    def notes(self):
+        """List of its variables."""
+        return [self._first, *self._alive.values()]
+
     def note(self, operations, output, good, wanted, step):
         """Notes, at an update, which units live, and what turned first.
 

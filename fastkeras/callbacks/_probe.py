@@ -71,6 +71,14 @@ class Probe(Feature):
             self._figures = new_variable(tf.zeros([2, 1 + 2 * count]))
             self._old = new_variable(tf.zeros([size]))
 
+    @property
+    def notes(self):
+        """Its variables, which a trial of a tier puts back."""
+        if self.layers is None:
+            return self.forward.notes
+        own = [self._step, self._counts, self._figures, self._old]
+        return own + self.forward.notes
+
     # Hooks of a feature.
 
     def slices(self, model, batch, state):

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from fastkeras._lib.variables import of_notes
 from fastkeras._lib.variables import of_step
 
 #: Largest difference of an update, as a share of the update itself. The order
@@ -42,6 +43,8 @@ def parting(model, tier, reference):
     """
     variables = [v.value for v in of_step(model)]
     before = [tf.identity(v) for v in variables]
+    notes = of_notes(model)
+    noted = [tf.identity(v) for v in notes]
     # Variables are told apart by identity: they can't be compared.
     weights = {id(v.value) for v in model.trainable_variables}
     saves = any(f.saves_memory for f in model.perf.features)
@@ -69,6 +72,7 @@ def parting(model, tier, reference):
         noise = updates(reference, _NUDGE)
     finally:
         _assign(variables, before)
+        _assign(notes, noted)
     rows = zip(variables, before, got, want, noise, strict=True)
     for variable, old, *changes in rows:
         if variable.dtype.is_floating and bool(_differ(old, *changes)):

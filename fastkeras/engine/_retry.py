@@ -10,6 +10,7 @@ import gc
 import tensorflow as tf
 
 from fastkeras._lib import randomness
+from fastkeras._lib.variables import of_notes
 from fastkeras._lib.variables import of_step
 from fastkeras._lib.warn import warn
 
@@ -62,10 +63,11 @@ class _Before:
 
     def __init__(self, model):
         local = model.distribute_strategy.experimental_local_results
+        variables = [v.value for v in of_step(model)] + of_notes(model)
         self._values = [
             (copy, copy.read_value())
-            for variable in of_step(model)
-            for copy in local(variable.value)
+            for variable in variables
+            for copy in local(variable)
         ]
         self._random = randomness.step_state()
 

@@ -126,6 +126,8 @@ class Feature:
     shrinks: ClassVar[bool] = False
     #: Whether it is there so that a step takes less memory than without it.
     saves_memory: ClassVar[bool] = False
+    #: The `tf.Variable`s in which it notes what goes by.
+    notes: ClassVar[tuple] = ()
 
     def get_config(self):
         """The constructor arguments, as Keras serialises them."""

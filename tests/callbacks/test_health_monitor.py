@@ -9,8 +9,10 @@ import pytest
 import tensorflow as tf
 
 import fastkeras as fk
+from fastkeras._lib.variables import of_notes
 from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.callbacks import HealthMonitor
+from fastkeras.engine import _parity
 
 X = np.random.RandomState(0).randn(32, 3).astype("float32")
 Y = X @ np.ones((3, 1), "float32")
@@ -102,6 +104,25 @@ def test_it_changes_no_number_and_traces_nothing_the_second_time():
     assert watched.train_function.ledger.traces() == before
     assert set(monitor.layers) == {"hidden", "head"}
     assert "Probe" not in str(watched.get_compile_config())
+
+
+def test_a_step_that_only_tries_a_tier_is_not_counted():
+    model = network(activation="relu")
+    model.compile("sgd", "mse", perf=ONE)
+    train(model, HealthMonitor(every=1), epochs=1)
+
+    def step():
+        model.train_on_batch(X[:8] + 9, Y[:8])
+
+    def noted():
+        return [note.numpy() for note in of_notes(model)]
+
+    before = noted()
+    assert _parity.parting(model, step, step) is None
+    np.testing.assert_equal(noted(), before)
+    step()
+    with pytest.raises(AssertionError):
+        np.testing.assert_equal(noted(), before)
 
 
 def test_a_gradient_is_seen_before_it_is_clipped():
