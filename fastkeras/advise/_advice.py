@@ -17,7 +17,8 @@ class Advice:
         evidence: String, the figures that fired it.
         gain: String, what to expect.
         ground: What the gain rests on: `"measured"` on this model and data,
-            `"bound"` (no more than that, computed from what was measured), or
+            `"bound"` (no more than that, computed from what was measured),
+            `"estimate"` (computed from it, and may be passed), or
             `"not measured"`.
         change: String, the change in code.
         mathematics: `"same"` or `"changed"`: whether training computes

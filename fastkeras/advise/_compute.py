@@ -9,8 +9,9 @@ from fastkeras.engine._tiers import xla_refusal
 
 #: The smallest `epsilon` that still counts beside a float16 slot.
 LEAST_EPSILON = 1e-4
-#: A batch of twice the rows is worth it below so many times the seconds.
-CHEAP_DOUBLE = 1.25
+#: A batch of twice the rows is worth it below so many times the seconds, and
+#: where an epoch still has so many steps.
+CHEAP_DOUBLE, STEPS = 1.25, 10
 #: XLA is told of where it is so many times as fast, noise taken off.
 FASTER = 1.02
 #: Share of a step from which on metrics are dear.
@@ -104,6 +105,8 @@ def mixed_precision(facts):
 
 def larger_batch(facts):
     if not facts.is_device_bound or facts.data.rows >= 1024 or facts.is_long:
+        return None
+    if facts.data.count < 2 * STEPS:
         return None
     ratio = facts.growth.median
     if facts.growth.upper >= CHEAP_DOUBLE:

@@ -132,10 +132,17 @@ class Data:
         """Integer, bytes of all rows of arrays; 0 where there are none."""
         if not self.is_arrays:
             return 0
-        rows = (int(self.dataset.cardinality()) - 1) * self.rows
+        rows = (self.count - 1) * self.rows
         specs = tree.flatten(self.dataset.element_spec)
         row = sum(math.prod(s.shape[1:]) * s.dtype.size for s in specs)
         return (rows + self.last[0][0][0]) * row
+
+    @functools.cached_property
+    def count(self):
+        """Integer, the batches of an epoch, or those that were seen."""
+        if not self.is_arrays:
+            return len(self._seen[1])
+        return int(self.dataset.cardinality())
 
     @property
     def is_whole(self):
@@ -149,8 +156,7 @@ class Data:
             return self.specs[-1]
         if not self.is_arrays:
             return None
-        count = int(self.dataset.cardinality())
-        (batch,) = self.dataset.skip(count - 1)
+        (batch,) = self.dataset.skip(self.count - 1)
         return _spec(batch)
 
 

@@ -186,12 +186,12 @@ class Facts(ModelFacts):
             return _times.growth(step, self.data.batch, self.steps, self.clock)
 
     @functools.cached_property
-    def in_loop(self):
-        """`Summary`: seconds of a step in a loop of the graph.
+    def calls(self):
+        """Two `Summary`: seconds of a step called alone, and in a loop.
 
         None where a trace takes long, or a loop can't hold it.
         """
-        if self.is_long:
+        if self.is_long or self.traced.error:
             return None
         try:
             with self.undisturbed():

@@ -50,10 +50,10 @@ def input_wait(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it for its "
         f"batch; the stage {name} takes most, {seconds * 1e3:.3g} ms a batch",
-        f"up to {times(1 / (1 - share))} times as fast, as with a batch at "
+        f"about {times(1 / (1 - share))} times as fast, as with a batch at "
         "hand",
         f"{name}: {_fix(facts, name)}",
-        ground="bound",
+        ground="estimate",
     )
 
 
@@ -82,10 +82,10 @@ def _wait_for_arrays(facts):
         "input wait",
         f"a step of {step * 1e3:.3g} ms waits {share:.0%} of it while the rows "
         "of its batch are gathered from the arrays",
-        f"up to {times(1 / (1 - share))} times as fast, as with a batch at "
+        f"about {times(1 / (1 - share))} times as fast, as with a batch at "
         "hand",
         f"{facts.way_to_fast}, which keeps arrays that fit on the device",
-        ground="bound",
+        ground="estimate",
         settings=FAST,
     )
 

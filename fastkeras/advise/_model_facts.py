@@ -54,6 +54,14 @@ class ModelFacts:
         return not self.model.perf.execution.pins
 
     @property
+    def runs_loops(self):
+        """Whether several steps go into one call, or are tried so."""
+        if not self.is_fast:
+            return self.model.steps_per_execution > 1
+        execution = self.model.perf.execution
+        return execution.steps_per_launch != 1 and not execution.pins
+
+    @property
     def window(self):
         """Integer, the batches of an update."""
         return self.model.perf.window if self.is_fast else 1

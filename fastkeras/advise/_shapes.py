@@ -5,12 +5,17 @@ varies left open, for any other. Keras leaves it open from the start, and
 traces once. XLA compiles each shape, whoever runs the steps.
 """
 
+import math
+
 from fastkeras.advise._advice import PIN
 from fastkeras.advise._advice import Advice
 from fastkeras.advise._advice import offered
+from fastkeras.advise._advice import times
 from fastkeras.advise._data import without_rows
 from fastkeras.perf import PadBatches
 
+#: What padding adds to sequences is told from so many times their length on.
+MUCH = 1.1
 _DROP = "`batch(n, drop_remainder=True)`, which leaves some rows out", None
 
 
@@ -28,23 +33,23 @@ def retraces(facts):
         )
     spec = facts.data.open_spec
     options = [
-        _padding(facts, PadBatches(multiple_of=16)),
         (
             "`dataset.bucket_by_sequence_length(..., "
             "pad_to_bucket_boundary=True)`",
             None,
         ),
+        _padding(facts, PadBatches(multiple_of=16)),
     ]
     if spec is not None:
         pin = {"signature": spec, "steps_per_launch": "auto"}
         text = f"Execution(signature={_code(spec)})"
-        options.insert(0, (text, {"execution": pin}))
+        options.insert(1, (text, {"execution": pin}))
     return Advice(
         "retraces",
         f"{_vary(facts)}: a step is traced for the first, and again with "
-        "what varies left open",
-        "one trace instead of two: the time of one, once",
-        **offered(facts, *options),
+        f"what varies left open{_price(facts)}",
+        f"one trace instead of two, {_once(facts)}",
+        **offered(facts, *_as_it_is(facts), *options),
         aim="traces",
     )
 
@@ -55,14 +60,19 @@ def last_batch(facts):
     if not _is_short(facts) or not (facts.traces_shapes or compiled):
         return None
     made = ["trace"] * facts.traces_shapes + ["XLA compilation"] * compiled
-    options = [_padding(facts, PadBatches()), _DROP]
-    if not compiled:
+    evidence = f"{_short(facts)}: one more {' and one more '.join(made)}"
+    options = [_DROP, _padding(facts, PadBatches())]
+    if compiled:
+        gain = "one shape in all epochs; the time of that compilation, once"
+    else:
+        evidence += _price(facts)
+        gain = f"one trace less, {_once(facts)}"
         text = "Execution(signature='pin'), with the number of rows left open"
-        options.insert(1, (text, PIN))
+        options = [*_as_it_is(facts), *options, (text, PIN)]
     return Advice(
         "last batch",
-        f"{_short(facts)}: one more {' and one more '.join(made)}",
-        f"one shape in all epochs; the time of that {made[-1]}, once",
+        evidence,
+        gain,
         **offered(facts, *options),
         aim="traces",
     )
@@ -118,6 +128,40 @@ def open_shapes(facts):
     )
 
 
+def _once(facts):
+    return f"{facts.trace_seconds:.2g} s, once; no faster a step"
+
+
+def _price(facts):
+    """What a step costs that no loop runs, in words."""
+    seconds = _loop_saves(facts)
+    if not seconds:
+        return ""
+    return (
+        "; with a pinned signature, or a dataset that is padded, no loop runs "
+        f"the steps: {seconds * 1e3:.2g} ms more each"
+    )
+
+
+def _as_it_is(facts):
+    """To change nothing, where a step would lose more than a trace takes."""
+    seconds = _loop_saves(facts)
+    if not seconds:
+        return []
+    steps = math.ceil(facts.trace_seconds / seconds)
+    epochs = times(steps / facts.data.count)
+    text = f"nothing, for a training of more than {steps} steps"
+    return [(f"{text} ({epochs} epochs)", None)]
+
+
+def _loop_saves(facts):
+    """Seconds that a loop takes off a step; 0 where none runs, or none."""
+    if not facts.runs_loops or facts.calls is None:
+        return 0.0
+    alone, looped = facts.calls
+    return max(0.0, alone.lower - looped.upper)
+
+
 def _is_short(facts):
     """Whether the last batch differs in its rows alone."""
     first, last = facts.data.specs[0], facts.data.last
@@ -149,9 +193,21 @@ def _padding(facts, feature):
     """The change that pads batches, and its settings."""
     of = feature.multiple_of
     text = f"perf=[perf.PadBatches({f'multiple_of={of}' if of else ''})]"
-    if not facts.data.is_arrays:
-        text += " (the steps of a dataset are then run one by one, in no loop)"
+    longer = _padded(facts.data.specs, of) if of else 1.0
+    if longer >= MUCH:
+        text += f", which makes sequences {times(longer)} times as long"
     return text, {"perf": [feature]}
+
+
+def _padded(specs, multiple):
+    """How many times their steps batches have when they are padded."""
+    real = padded = 0
+    for leaf in zip(*specs, strict=False):
+        lengths = [shape[1] for shape, _ in leaf if len(shape) > 1]
+        if len(set(lengths)) > 1:
+            real += sum(lengths)
+            padded += sum(-(-n // multiple) * multiple for n in lengths)
+    return padded / real if real else 1.0
 
 
 def _code(spec):

@@ -11,7 +11,7 @@ from fastkeras.advise._graph import step_function
 
 #: Batches of a PyDataset that are timed.
 _ITEMS = 5
-# Calls of a loop that are timed.
+# Turns in which calls and loops are timed.
 _CALLS = 5
 # Seconds after which turns end, if there were so many.
 _SECONDS, _TURNS = 5.0, 3
@@ -63,7 +63,7 @@ def in_graph(model, step, batch, steps, clock):
 
 
 def in_loop(step, batch, steps, clock):
-    """Seconds of a step among so many that one call runs in a loop.
+    """Seconds of a step called from Python, and of one in a graph's loop.
 
     Args:
         step: `tf.function` of a step of a model, whose state is changed.
@@ -72,24 +72,32 @@ def in_loop(step, batch, steps, clock):
         clock: `Clock`.
 
     Returns:
-        `Summary` of the seconds.
+        Tuple of the `Summary` of each, measured in turns.
     """
-    step = step.get_concrete_function(batch)
+    traced = step.get_concrete_function(batch)
 
     def body(k):
-        step(batch)
+        traced(batch)
         return k + 1
 
     run = tf.function(
         lambda: tf.while_loop(lambda k: k < steps, body, [0]), autograph=False
     )
-    run()
-    found = []
-    for _ in range(_CALLS):
-        with clock.stopwatch() as watch:
-            run()[0].numpy()
-        found.append(watch.seconds / steps)
-    return measure.summarize(found)
+
+    def alone():
+        for _ in range(steps):
+            logs = step(batch)
+        _wait_for(logs)
+
+    ways, found = (alone, lambda: run()[0].numpy()), ([], [])
+    for turn in range(_CALLS + 1):
+        for way, times in zip(ways, found, strict=True):
+            with clock.stopwatch() as watch:
+                way()
+            # The first of each is made ready to run.
+            if turn:
+                times.append(watch.seconds / steps)
+    return tuple(map(measure.summarize, found))
 
 
 def _in_turns(ways, steps, clock):

@@ -192,25 +192,33 @@ def many_small_variables(facts):
 
 def dispatch(facts):
     share = facts.python_share
-    if share <= DISPATCH or _runs_loops(facts):
+    if share <= DISPATCH or facts.runs_loops:
         return None
     evidence = (
         f"{share:.0%} of a step of {facts.profile.step * 1e3:.3g} ms is "
         "Python and dispatch, and no operation runs"
     )
-    gain, loop = "that share falls away", facts.in_loop
-    if loop is not None:
-        evidence += f"; inside a graph's loop it takes {loop}"
-        ratio = facts.profile.step / loop.median
-        gain = f"{times(ratio)} times as fast in a loop; XLA may add to it"
+    gain, options = "that share falls away", _fewer_calls(facts)
+    if facts.calls is not None:
+        alone, looped = facts.calls
+        evidence += (
+            f"; on one batch a call takes {alone}, inside a graph's loop "
+            f"{looped}"
+        )
+        after = looped.median
+        if not facts.data.is_arrays or "steps_per_execution" in options[0][1]:
+            # Else the rows are taken from arrays on the device.
+            after += facts.profile["seconds"]["pipeline alone"]
+        ratio = facts.profile.step / after
+        gain = f"about {times(ratio)} times as fast; XLA may add to it"
         if ratio < 1:
             gain = "none in a loop; XLA may give some"
     return Advice(
         "dispatch",
         evidence,
         gain,
-        **offered(facts, *_fewer_calls(facts)),
-        ground="not measured" if loop is None else "measured",
+        **offered(facts, *options),
+        ground="not measured" if facts.calls is None else "estimate",
     )
 
 
@@ -229,11 +237,3 @@ def _fewer_calls(facts):
         more = "compile(steps_per_execution=32)", {"steps_per_execution": 32}
         options.insert(isinstance(facts.model, FastModel), more)
     return options
-
-
-def _runs_loops(facts):
-    """Whether several steps go into one call already, or are tried."""
-    if not facts.is_fast:
-        return facts.model.steps_per_execution > 1
-    execution = facts.model.perf.execution
-    return execution.steps_per_launch != 1 and not execution.pins

@@ -12,7 +12,9 @@ from fastkeras.measure import Summary
 ROWS = 8
 
 
-def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
+def profile(
+    python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0, pipeline=0
+):
     """A profile of a step: shares of Python and of waiting for the input."""
     return Profile(
         {
@@ -20,6 +22,7 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
                 "step": step,
                 "step on one batch": step * (1 - waits),
                 "epoch beside its steps": beside,
+                "pipeline alone": pipeline,
             },
             "split": {
                 "compute": step * (1 - python - waits),
@@ -37,6 +40,11 @@ def profile(python=0.0, step=4e-3, waits=0.0, beside=0.03, metric=0.0):
 
 def growth(ratio):
     return Summary(ratio, ratio, ratio, 9, "×")
+
+
+def calls(looped, alone=3e-3):
+    """Seconds of a step called alone, and in a loop."""
+    return tuple(Summary(s, s, s, 5, "s") for s in (alone, looped))
 
 
 def arrays(rows=2 * ROWS, width=4):
@@ -65,7 +73,7 @@ def facts(model=None, data=None, **known):
         "growth": growth(2.0),
         "without_xla": growth(1.5),
         "in_graph": growth(20.0),
-        "in_loop": Summary(1e-3, 1e-3, 1e-3, 5, "s"),
+        "calls": calls(1e-3),
         **known,
     }
     model = dense() if model is None else model
