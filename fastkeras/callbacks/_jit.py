@@ -8,14 +8,15 @@ import tensorflow as tf
 from fastkeras._lib import checks
 from fastkeras._lib import private
 from fastkeras._lib.warn import warn
+from fastkeras.callbacks._model import trained
 from fastkeras.callbacks._traces import make_intended
 from fastkeras.callbacks._traces import mark_intended
 from fastkeras.engine import _refusals
-from fastkeras.engine._launch import Batches
 from fastkeras.engine._ledger import watching
 from fastkeras.engine._options import refuse_xla
 from fastkeras.engine._tiers import xla_loops_are_slow
 from fastkeras.engine._tiers import xla_refusal
+from fastkeras.engine._trial import TrialFunction
 
 _SLOW = (
     "On a CPU, XLA compiles convolutions for long and runs them slower than "
@@ -64,28 +65,42 @@ def take(model, way):
         model.jit_asked_by = way.by
 
 
-def switch(model, jit, by):
+def switch(model, jit, by, refused=None):
     """Makes the train function of a model anew, with XLA or without.
 
     Args:
         model: The model.
         jit: Bool.
         by: String, the callback that asks for it.
+        refused: Function of the reason, called if XLA can't compile the step;
+            the train function of before then runs in its place. Defaults to
+            `None`: that is an error.
 
     Returns:
         The `Way` in which the model trains from now on.
     """
+    plain = model.train_function
     take(model, way_of(model)._replace(jit=jit))
     if hasattr(model, "requested_jit"):
         model.requested_jit, model.jit_asked_by = jit, by
     make_intended(model)
-    if jit and not hasattr(model.train_function, "ledger"):
-        model.train_function = _watched(model.train_function)
+    if jit:
+        model.train_function = _on_trial(model, plain, refused)
         mark_intended(model.train_function)
     return way_of(model)
 
 
-def _watched(function):
+def _on_trial(model, plain, refused):
+    """The train function of a model, in whose place another may run."""
+    function = model.train_function
+    if not hasattr(function, "ledger"):
+        return _watched(model, function, plain, refused)
+    if refused is None:
+        return function
+    return TrialFunction(model, "train_step", plain, refused)
+
+
+def _watched(model, function, plain, refused):
     """Keras's train function, whose first call is watched while it compiles."""
     calls = []
 
@@ -94,51 +109,37 @@ def _watched(function):
             return function(iterator)
         calls.append(1)
         with watching("train_step"):
-            return function(iterator)
+            if refused is None:
+                return function(iterator)
+            return _tried(model, function, plain, refused, iterator)
 
     return train
 
 
-def guard(model, plain, refused):
-    """Has the runner of a model step aside if XLA can't compile its first call.
-
-    Args:
-        model: A FastModel, whose runner has not run yet.
-        plain: The runner to run in its place.
-        refused: Function of the reason, called once.
-    """
-    runner = model.train_function
-    ask, run = runner.next, runner.run
-
-    def check(error):
+def _tried(model, function, plain, refused, iterator):
+    """The first call of a function, or of another if it can't be compiled."""
+    take = _taken(iterator, model.steps_per_execution)
+    before = trained(model)
+    try:
+        return function(take())
+    except tf.errors.OpError as error:
         reason = _refusals.xla_refusal(error, model)
-        if reason is None or runner.ledger.calls:
-            raise error
-        refused(reason)
+        if reason is None or trained(model) != before:
+            raise
+    refused(reason)
+    return plain(take())
 
-    def next_launch(feed, ahead, every_batch):
-        try:
-            return ask(feed, ahead, every_batch)
-        except tf.errors.OpError as error:
-            check(error)
-        runner.run = plain.run
-        return plain.next(feed, ahead, every_batch)
 
-    def first_launch(feed, launch, tier):
-        again = None
-        if isinstance(launch, Batches):
-            launch.data, again = itertools.tee(launch.data)
-        try:
-            logs = run(feed, launch, tier)
-        except tf.errors.OpError as error:
-            check(error)
-            if again is not None:
-                launch.data = again
-            return plain.run(feed, launch, plain.fixed)
-        del runner.next, runner.run
-        return logs
+def _taken(iterator, steps):
+    """Takes batches from an iterator; returns a function to iterate them anew.
 
-    runner.next, runner.run = next_launch, first_launch
+    A step that XLA can't compile fails after it has pulled its batch.
+    """
+    batches = list(itertools.islice(iterator, steps))
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature=iterator.element_spec
+    )
+    return lambda: iter(data)
 
 
 def pinned(model):

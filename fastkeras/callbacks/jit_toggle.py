@@ -95,10 +95,9 @@ class JitToggle(Monitor):
         Raises:
             TypeError: If `epochs` is not an integer.
             ValueError: If `epochs` is odd or < 6; at the start of `fit`, if
-                XLA is known not to compile the model.
-            tf.errors.OpError: In `fit` of a `keras.Model`, from its second
-                epoch, if XLA can't compile an operation of it. A FastModel
-                is trained on as before, and `reason` names the operation.
+                XLA is known not to compile the model. Where that turns out
+                when it is tried, the model is trained on as before, and
+                `reason` names the operation.
         """
         return _JitComparison(epochs, clock or measure.Clock())
 
@@ -240,10 +239,8 @@ class _JitComparison(Monitor, Closing):
             # That of `compile`, traced or not.
             self._ways[jit] = self._before
         else:
-            plain = self._ways.get(False, self._before).runner
-            self._ways[jit] = _jit.switch(self.model, jit, repr(self))
-            if jit and hasattr(plain, "ledger"):
-                _jit.guard(self.model, plain, self._refused)
+            refused = self._refused
+            self._ways[jit] = _jit.switch(self.model, jit, repr(self), refused)
 
     def _refused(self, reason):
         """Ends the comparison, as XLA can't compile the model."""
