@@ -99,7 +99,8 @@ def _excess(peaks):
     """Says how much more memory a tier takes than the graph, or None."""
     if not peaks or None in peaks:
         return None
-    tier, graph = peaks[:2]
+    # What a busy machine makes the graph hold at once can only be too much.
+    tier, graph = peaks[0], min(peaks[1:])
     if graph < _LITTLE or tier <= MEMORY * graph:
         return None
     return (

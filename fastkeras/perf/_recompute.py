@@ -207,7 +207,21 @@ class _Call:
             result.floats, [values[k] for k in sources], upstream
         )
         found = dict(zip(sources, gradients, strict=True))
+        self._order(found)
         return [found.get(k) for k, _ in enumerate(values)]
+
+    def _order(self, gradients):
+        """Has the gradients that flow on wait for those of the weights.
+
+        The graph may put these off to the end of the step, as it does on one
+        core, and the activations of all blocks would be held for them.
+        """
+        given = {k: g for k, g in gradients.items() if g is not None}
+        weights = [g for k, g in given.items() if self._is_weight(k)]
+        with tf.control_dependencies(weights):
+            for k, gradient in given.items():
+                if not self._is_weight(k):
+                    gradients[k] = tf.identity(gradient)
 
     def _is_source(self, k):
         activation = k < len(self._places)

@@ -12,9 +12,7 @@ import tensorflow as tf
 import fastkeras as fk
 from fastkeras import perf
 from fastkeras.engine import _parity
-from fastkeras.engine import _tiers
 from fastkeras.perf import Rematerialize
-from fastkeras.perf import _recompute
 from fastkeras.perf import _segments
 from tests.perf import _peak
 from tests.perf import _tools
@@ -581,62 +579,51 @@ def test_a_tier_that_keeps_more_is_found(feature):
     assert (said is None) == (feature == "auto")
     assert said is None or "what is to be computed again is kept" in said
     assert _parity.parting(model, less, more) is None
+    # A busy machine may have the graph hold more in one of its runs.
+    assert _parity._excess([30e6, 30e6, 10e6])
+    assert not _parity._excess([20e6, 30e6, 10e6])
     # Too small to be counted.
     assert _parity.parting(model, more, least) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("merged", [False, True])
-def test_a_compiler_that_merges_is_refused(merged, monkeypatch):
-    def unguard(epoch, logs):
-        """Once the graph is traced: the control, nothing holds XLA back."""
-        if merged:
-            monkeypatch.setattr(_recompute, "_after", lambda tensor, _: tensor)
+# Memory, each in a process of its own.
 
-    monkeypatch.setattr("fastkeras.engine._pilot.FREE", 1e9)
-    monkeypatch.setattr(
-        _tiers, "available", lambda *_: (["graph-step", "xla-loop"], [])
-    )
-    x = inputs = keras.Input((32,))
-    for _ in range(16):
-        x = keras.layers.Dense(32, "tanh")(x)
-    model = fk.FastModel(inputs, x)
-    pinned = perf.Execution(cache=False, steps_per_launch=1)
-    model.compile("sgd", "mse", perf=[Rematerialize(), pinned])
-    x = np.ones((8192, 32), "float32")
-    model.fit(
-        x,
-        x,
-        batch_size=8192,
-        epochs=6,
-        verbose=0,
-        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=unguard)],
-    )
-    choices = model.perf_report()["train_step"]["resident"]["choices"]
-    reason = "xla-loop left out: a step takes .* computed again is kept"
-    assert merged == any(re.match(reason, choice) for choice in choices)
-    # It was compiled in any case.
-    assert "xla-loop" in model.train_function.pilots["resident"].cost
+GRAPH = ["graph:plain:none:36"] + [
+    f"graph:plain:sqrt:{depth}" for depth in (9, 36, 144)
+]
+XLA = ["xla:noise:none:12", "xla:noise:sqrt:12"]
+VERDICTS = ["verdict:kept:sqrt:36", "verdict:merged:sqrt:36"]
 
 
-# The saving, in a process of its own.
+@pytest.fixture(scope="module")
+def told():
+    """What each case came to."""
+    return _peak.measure(*GRAPH, *XLA, *VERDICTS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tier", "kind", "depth"), [("graph", "plain", 32), ("xla", "noise", 16)]
-)
-def test_the_memory_is_saved(tier, kind, depth):
+def test_a_compiler_that_merges_is_refused(told):
+    kept, merged = (told[case] for case in VERDICTS)
+    # XLA was compiled in any case.
+    assert kept == [[], True]
+    (reason,), compiled = merged
+    assert compiled
+    assert re.match(
+        "xla-loop left out: a step takes .* computed again is kept", reason
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [GRAPH[:3:2], XLA], ids=["graph", "xla"])
+def test_the_memory_is_saved(told, cases):
     """A tier whose compiler merged both runs of a block would save nothing."""
-    without, with_it = _peak.measure(
-        tier, kind, f"none:{depth}", f"sqrt:{depth}"
-    )
+    without, with_it = (told[case] for case in cases)
     assert with_it < 0.55 * without
 
 
 @pytest.mark.slow
-def test_a_chain_needs_the_root_of_its_depth():
-    sizes = _peak.measure("graph", "plain", "sqrt:16", "sqrt:64", "sqrt:256")
+def test_a_chain_needs_the_root_of_its_depth(told):
+    sizes = [told[case] for case in GRAPH[1:]]
     # Four times the depth, about twice the memory.
     assert sizes[1] < 2.5 * sizes[0]
     assert sizes[2] < 2.5 * sizes[1]
