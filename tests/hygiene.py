@@ -1,6 +1,7 @@
 """Hygiene for every test: same start, nothing left behind, two CPU devices."""
 
 import gc
+import math
 import os
 import pathlib
 
@@ -122,6 +123,16 @@ def hygiene():
     ]
     assert not still, f"could not be put back: {still}"
     assert not changed, "left changed by this test: " + "; ".join(changed)
+
+
+@pytest.fixture
+def no_trials(monkeypatch):
+    """No tier is tried beside the first, however fast this machine is.
+
+    For tests that count traces or launches: whether the pilot tries another
+    tier in a short training is a matter of the machine's mood.
+    """
+    monkeypatch.setattr("fastkeras.engine._pilot.FREE", -math.inf)
 
 
 @pytest.fixture(scope="session")

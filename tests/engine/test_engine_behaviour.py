@@ -62,6 +62,7 @@ def test_a_call_takes_no_batch_beyond_its_steps():
     assert model.optimizer.iterations == 5
 
 
+@pytest.mark.usefixtures("no_trials")
 def test_metrics_do_not_have_the_first_step_traced_twice(monkeypatch):
     def traces():
         model = network()
@@ -138,18 +139,21 @@ def test_a_tier_that_does_not_compile_is_left_out_by_name(monkeypatch):
 
 def test_a_compilation_that_takes_long_is_spoken_of(monkeypatch, caplog):
     monkeypatch.setattr(_ledger, "SLOW_COMPILE", 0.01)
-    ledger = _ledger.Ledger()
+    ledger, told = _ledger.Ledger(), "slow: XLA is still compiling"
 
     @tf.function
     def slow(x):
-        time.sleep(0.1)
+        # Its body is run as it is traced: until then, or for far too long.
+        end = time.monotonic() + (0.1 if x.shape[0] == 2 else 60)
+        while told not in caplog.text and time.monotonic() < end:
+            time.sleep(0.01)
         return x
 
     ledger.call("quick", slow, False, tf.ones([2]))
     assert not caplog.text
     ledger.call("slow", slow, True, tf.ones([3]))
     ledger.call("slow", slow, True, tf.ones([3]))
-    assert caplog.text.count("slow: XLA is still compiling") == 1
+    assert caplog.text.count(told) == 1
 
 
 def test_a_trace_ahead_is_noted_with_the_first_call(monkeypatch):
@@ -264,9 +268,8 @@ def test_batch_sizes_in_turn_make_few_traces(monkeypatch):
     assert traces(range(1, 3)) == [3, 2]
 
 
-def test_events_name_the_argument_and_both_shapes(monkeypatch):
-    # Otherwise a second tier may be tried in between.
-    monkeypatch.setattr(_tiers, "available", lambda *_: (["graph-step"], []))
+@pytest.mark.usefixtures("no_trials")
+def test_events_name_the_argument_and_both_shapes():
     model = network()
     model.compile("sgd", "mse", perf=perf.Execution(feed="stream"))
     model.fit(X[:22], Y[:22], batch_size=8, epochs=3, verbose=0)
@@ -286,9 +289,8 @@ def test_six_fresh_models_are_traced_once_each(caplog):
     assert "retracing" not in caplog.text
 
 
-def test_an_engine_keeps_nothing_of_a_finished_run(monkeypatch):
-    # Otherwise a second tier may be tried in between.
-    monkeypatch.setattr(_tiers, "available", lambda *_: (["graph-step"], []))
+@pytest.mark.usefixtures("no_trials")
+def test_an_engine_keeps_nothing_of_a_finished_run():
     model = network()
     model.compile("sgd", "mse")
     sizes = []

@@ -13,6 +13,7 @@ from fastkeras.engine._feed import Feed
 from fastkeras.perf import Execution
 
 X = np.ones((40, 2), "float32")
+pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 def compiled():

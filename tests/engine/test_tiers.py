@@ -239,9 +239,8 @@ def test_exactly_the_asked_number_of_updates(steps, window, kind):
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 @pytest.mark.parametrize("steps", [1, 4])
-def test_pinned_steps_run_in_a_loop_from_the_first(steps, feed, monkeypatch):
-    # No tier is tried, however slow this machine is.
-    monkeypatch.setattr("fastkeras.engine._pilot.FREE", -1e9)
+@pytest.mark.usefixtures("no_trials")
+def test_pinned_steps_run_in_a_loop_from_the_first(steps, feed):
     execution = perf.Execution(jit=False, steps_per_launch=steps, feed=feed)
     fast, _ = train(FastModel, rows=32, epochs=1, perf=execution)
     tier = "graph-step" if steps == 1 else "graph-loop"

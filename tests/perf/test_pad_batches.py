@@ -16,6 +16,7 @@ from tests.perf import _tools
 ROWS, BATCH = 103, 10
 LENGTHS = (5, 9, 6, 7, 14, 8, 10, 12, 13, 11)
 layers = keras.layers
+pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @keras.saving.register_keras_serializable("tests")
