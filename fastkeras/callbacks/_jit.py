@@ -1,5 +1,6 @@
 """How the training step of a model is compiled, and how it is changed."""
 
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -94,14 +95,23 @@ def _on_trial(model, plain, refused):
     """The train function of a model, in whose place another may run."""
     function = model.train_function
     if not hasattr(function, "ledger"):
-        return _watched(model, function, plain, refused)
+        first = function
+        if refused is not None:
+            first = functools.partial(_tried, model, function, plain, refused)
+        return _watched(function, first)
     if refused is None:
         return function
     return TrialFunction(model, "train_step", plain, refused)
 
 
-def _watched(model, function, plain, refused):
-    """Keras's train function, whose first call is watched while it compiles."""
+def _watched(function, first):
+    """Keras's train function, whose first call is watched while it compiles.
+
+    Args:
+        function: The train function.
+        first: Function that is called in its place at first. Not in its
+            closure: traces are counted for what is found there.
+    """
     calls = []
 
     def train(iterator):
@@ -109,9 +119,7 @@ def _watched(model, function, plain, refused):
             return function(iterator)
         calls.append(1)
         with watching("train_step"):
-            if refused is None:
-                return function(iterator)
-            return _tried(model, function, plain, refused, iterator)
+            return first(iterator)
 
     return train
 

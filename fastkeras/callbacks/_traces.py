@@ -9,6 +9,8 @@ from fastkeras.engine._specs import spec_of
 
 #: Runners that a callback of this package made on purpose.
 _INTENDED = weakref.WeakSet()
+#: What `_inner_functions` has found: a closure stays as it was made.
+_INNER = weakref.WeakKeyDictionary()
 
 
 def make_intended(model):
@@ -135,6 +137,13 @@ def _inner_functions(function):
     Keras hands out a Python function around its `tf.function`s and keeps no
     other hold of them.
     """
+    if function not in _INNER:
+        found = _found_in(function).items()
+        _INNER[function] = {name: weakref.ref(one) for name, one in found}
+    return {name: one() for name, one in _INNER[function].items()}
+
+
+def _found_in(function):
     found, todo = {}, [function]
     while todo:
         # The outer before those that it calls.

@@ -13,6 +13,7 @@ from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.callbacks import JitToggle
 from fastkeras.callbacks import RetraceMonitor
 from fastkeras.callbacks import _jit
+from fastkeras.callbacks._traces import trace_counts
 
 X = np.random.RandomState(0).randn(40, 3).astype("float32")
 Y = X @ np.ones((3, 1), "float32")
@@ -230,6 +231,10 @@ def test_too_short_a_comparison_decides_nothing():
     assert comparison.graph is None
     assert "0 warm steps of each in 0 pair(s)" in str(comparison)
     assert comparison.kept is False and model.jit_compile is False
+    assert all(trace_counts("", model.train_function).values())
+    # Another has no traces of the one before it.
+    _jit.switch(model, True, "test", refused=str)
+    assert set(trace_counts("", model.train_function).values()) == {0}
 
 
 class Odd(keras.layers.Layer):
