@@ -69,17 +69,25 @@ def test_an_interrupt_in_a_launch_leaves_whole_steps(tier, monkeypatch):
     model = FastModel(inputs, keras.layers.Dense(1)(inputs))
     model.compile("adam", "mse")
     model.fit(X, X[:, :1], verbose=0)
-    taken = threading.Event()
+    taken, ended = threading.Event(), [0]
 
     def interrupt():
-        # Python drops one that falls into a destructor, as of a function.
-        while not taken.wait(0.2):
-            _thread.interrupt_main()
+        # Python drops one that falls into a destructor, as of a function: the
+        # next is due where epochs still end, and not while fit is being left.
+        heard = 0
+        while not taken.wait(0.05):
+            if ended[0] > heard + 2:
+                heard = ended[0]
+                _thread.interrupt_main()
 
     later = threading.Thread(target=interrupt, daemon=True)
-    begin = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: epoch == 1 and later.start()
-    )
+
+    def count(epoch, logs):
+        ended[0] = epoch + 1
+        if epoch == 1:
+            later.start()
+
+    begin = keras.callbacks.LambdaCallback(on_epoch_end=count)
     try:
         with pytest.raises(KeyboardInterrupt):
             model.fit(
@@ -92,6 +100,7 @@ def test_an_interrupt_in_a_launch_leaves_whole_steps(tier, monkeypatch):
             )
     finally:
         taken.set()
+        later.join()
         signal.signal(signal.SIGINT, usual)
     before = int(model.optimizer.iterations)
     assert before > 20

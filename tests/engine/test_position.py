@@ -1,6 +1,8 @@
 """The position of a stream: put back, and let go of."""
 
 import gc
+import types
+import weakref
 
 import keras
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 import tensorflow as tf
 
 from fastkeras import FastModel
+from fastkeras import measure
 from fastkeras import perf
+from fastkeras.engine import _iterators
+from fastkeras.engine import _stream
 from fastkeras.engine._feeds import make_feed
 from fastkeras.engine._stream import Stream
 
@@ -62,29 +67,41 @@ def test_an_error_leaves_no_iterator_open(method, monkeypatch):
         model.compile("sgd", "mse")
         kind = type(iter(data))
         gc.collect()
+        # Held, so that none of them is dropped in between.
+        others = [o for o in gc.get_objects() if type(o) is kind]
         with pytest.raises(RuntimeError) as error:
             getattr(model, method)(data, verbose=0, callbacks=[Stop()])
         # The traceback holds the feed.
         assert error.traceback
-        return sum(type(o) is kind for o in gc.get_objects())
+        found = sum(type(o) is kind for o in gc.get_objects())
+        return found - len(others)
 
     assert left_open() == 0
     monkeypatch.setattr(Stream, "rewind", lambda _: None)
     assert left_open() == 1
 
 
-def test_iterators_of_short_epochs_are_held_until_the_end_and_no_longer():
-    kind = type(iter(tf.data.Dataset.range(1)))
+def test_iterators_of_short_epochs_are_held_while_they_are_young(monkeypatch):
+    clock, seen = measure.ManualClock(), []
+    for module in (_iterators, _stream):
+        time = types.SimpleNamespace(monotonic=clock.now)
+        monkeypatch.setattr(module, "time", time)
+    feed = stream()
 
-    def count():
-        gc.collect()
-        return sum(type(o) is kind for o in gc.get_objects())
-
-    before, feed = count(), stream()
-    for _ in range(3):
-        epoch(feed, 9)
+    def held_after_an_epoch():
+        feed.begin()
+        seen.append(weakref.ref(feed.iterator))
+        list(feed.take(9, 1, True).data)
         feed.end()
-    assert feed.iterator is None
-    assert before < count() <= before + 3
+        assert feed.iterator is None
+        return held()
+
+    def held():
+        gc.collect()
+        return sum(ref() is not None for ref in seen)
+
+    assert [held_after_an_epoch() for _ in range(3)] == [1, 2, 3]
+    clock.advance(_iterators._YOUNG)
+    assert held_after_an_epoch() == 1
     feed.rewind()
-    assert count() == before
+    assert held() == 0
