@@ -58,7 +58,7 @@ class Forward:
         self._first.assign(tf.where(is_first, now, before))
 
     def _note_alive(self, operations, output, good):
-        relus = [o for o in operations if o.type in _RELUS]
+        relus = [o for o in operations if _rectifies(o)]
         key = tuple(
             (o.name, o.outputs[0].shape[-1])
             for o in relus
@@ -108,6 +108,24 @@ class Forward:
         """Begins an epoch."""
         for seen in self._alive.values():
             seen.assign(np.full(seen.shape, _UNSEEN, "float32"))
+
+
+def _rectifies(operation):
+    """Whether an operation is a ReLU, as Keras or a user writes it."""
+    if operation.type == "Maximum":
+        return any(map(_is_zero, operation.inputs))
+    if operation.type == "SelectV2":
+        # Keras's with a threshold.
+        condition, kept, other = operation.inputs
+        is_larger = condition.op.type == "Greater"
+        is_larger = is_larger and condition.op.inputs[0] is kept
+        return is_larger and _is_zero(other)
+    return operation.type in _RELUS
+
+
+def _is_zero(tensor):
+    is_scalar = tensor.op.type == "Const" and tensor.shape.rank == 0
+    return is_scalar and tf.get_static_value(tensor) == 0
 
 
 def _is_of_batch(operation):

@@ -47,8 +47,9 @@ class HealthMonitor(Monitor):
             `gradient_norm` and `gradient_norm_max` before clipping,
             `update_ratio` and `update_ratio_max`, the norm of an update over
             that of the weights (near 1e-3 in a training that goes well).
-        dead: Dict of layer to the fraction of its ReLU units that were 0 for
-            each row of the updates looked at in the last epoch.
+        dead: Dict of layer to the fraction of its ReLU units (`relu` of any
+            kind, `maximum(x, 0)`) that were 0 for each row of the updates
+            looked at in the last epoch.
         logs: Dict of what the features reported in the last epoch:
             `clipped_fraction`, `grad_norm`, `loss_scale`, `skipped_steps`.
         first_non_finite: The first update with an infinity or NaN: its
@@ -175,8 +176,10 @@ class HealthMonitor(Monitor):
         for name, value in self._probe.forward.dead().items():
             layer = _layer(self.model, name)
             # What one operation of a layer makes 0 another may not, as those
-            # of a PReLU, or of a layer that is called twice.
-            self.dead[layer] = min(value, self.dead.get(layer, value))
+            # of a PReLU, or of a layer that is called twice. Neither a hinge
+            # loss nor data have units.
+            if layer not in ("loss", DATA):
+                self.dead[layer] = min(value, self.dead.get(layer, value))
         self.logs = {k: float(logs[k]) for k in LOGS if k in logs}
         self._tell_dead()
 

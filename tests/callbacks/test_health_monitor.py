@@ -138,9 +138,25 @@ def test_a_gradient_is_seen_before_it_is_clipped():
     assert monitor.scalars()["clipped_fraction"] == 1.0
 
 
-def test_dead_units_are_counted_and_told():
-    model = network(activation="relu")
-    model.compile(keras.optimizers.SGD(1e-9), "mse")
+def thresholded(x):
+    return keras.activations.relu(x, threshold=0.5)
+
+
+def bounded(x):
+    return keras.activations.relu(x, max_value=200.0)
+
+
+def largest(x):
+    return keras.ops.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize("activation", ["relu", thresholded, bounded, largest])
+def test_dead_units_are_counted_and_told(activation):
+    model = network(activation=activation)
+    # A hinge that is 0 everywhere is no dead unit.
+    model.compile(
+        keras.optimizers.SGD(1e-9), lambda y, p: keras.ops.maximum(p - 1e9, 0.0)
+    )
     kernel, _ = model.get_layer("hidden").get_weights()
     bias = np.float32([-100] * 5 + [100] * 3)
     model.get_layer("hidden").set_weights([kernel, bias])
