@@ -1,6 +1,7 @@
 """The data of a profile: a few batches, taken where it can't be noticed."""
 
 import itertools
+import statistics
 
 import keras
 import numpy as np
@@ -196,30 +197,45 @@ def _arrays(data, batch_size, most):
     return {**dict(zip(names, parts)), "batch_size": batch_size}
 
 
-def seconds_alone(pipeline, passes, clock):
-    """Seconds of a batch of the pipeline, without a model.
+class Alone:
+    """Times the batches of the pipeline, without a model.
 
     The start of a pass, up to its first batch, is time of the epoch, not of a
     batch, unless there is no other.
 
     Args:
         pipeline: `Pipeline`.
-        passes: Integer, how often to go through it.
+        passes: Integer, how often to go through it in all turns, or more.
         clock: `Clock`.
 
-    Returns:
-        `Summary` over the stretches of the passes.
+    Attributes:
+        turns: List of floats, the median seconds of a batch in each turn.
     """
-    times = []
-    for _ in range(passes):
-        batches = pipeline.whole_pass()
-        moments = [clock.now()]
-        moments += [clock.now() for _ in batches]
-        if len(moments) > 2:
-            del moments[0]
-        places = [0, *_runs.ends(len(moments) - 1)]
-        times += [
-            (moments[end] - moments[begin]) / (end - begin)
-            for begin, end in itertools.pairwise(places)
-        ]
-    return summarize(times)
+
+    def __init__(self, pipeline, passes, clock):
+        self.turns, self._times = [], []
+        self._pipeline = pipeline
+        self._passes = -(-passes // _runs.TURNS)
+        self._clock = clock
+
+    @property
+    def step(self):
+        """`Summary` of the seconds of a batch, over the stretches."""
+        return summarize(self._times)
+
+    def run(self):
+        """A turn."""
+        times = []
+        for _ in range(self._passes):
+            batches = self._pipeline.whole_pass()
+            moments = [self._clock.now()]
+            moments += [self._clock.now() for _ in batches]
+            if len(moments) > 2:
+                del moments[0]
+            places = [0, *_runs.ends(len(moments) - 1)]
+            times += [
+                (moments[end] - moments[begin]) / (end - begin)
+                for begin, end in itertools.pairwise(places)
+            ]
+        self.turns.append(statistics.median(times))
+        self._times += times

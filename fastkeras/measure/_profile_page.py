@@ -51,7 +51,7 @@ def page(found):
         _title(_profile_text.SPLIT),
         _legend(found),
         _svg(_stacked(found), 40),
-        _table(("part", "ms", "share", "what"), _parts(found)),
+        _table(("part", "ms", "±", "share", "what"), _parts(found)),
         _title(f"timeline: the first {_shown(found)} of the traced steps"),
         "<p>White: between epochs.</p>",
         _svg(_timeline(found), 60),
@@ -66,7 +66,7 @@ def page(found):
         ),
         _title(_profile_text.PHASES),
         f"<p>{_profile_text.LIMITS}</p>",
-        _table(("phase", "ms", "share", "what"), _phases(found["phases"])),
+        _table(("phase", "ms", "±", "share", "what"), _phases(found)),
         _title("dearest operations of a step, divided likewise"),
         _table(
             ("operation", "ms", "count", "phase", "name"),
@@ -84,18 +84,25 @@ def page(found):
 
 def _parts(found):
     return [
-        (k, _ms(v), f"{found.shares[k]:.1%}", _profile_text.PARTS[k])
-        for k, v in found["split"].items()
+        (*_time(found, "split", k), f"{share:.1%}", _profile_text.PARTS[k])
+        for k, share in found.shares.items()
     ]
 
 
-def _phases(phases):
+def _phases(found):
+    phases = found["phases"]
     words = dict(_profile_text.phase_words(phases))
     total = sum(phases.values()) or 1.0
     return [
-        (k, _ms(v), f"{v / total:.1%}", words.get(k, ""))
+        (*_time(found, "phases", k), f"{v / total:.1%}", words.get(k, ""))
         for k, v in _profile_text.by_cost(phases)
     ]
+
+
+def _time(found, section, name):
+    time = found.time(name, section)
+    half = _ms(time.spread / 2) if time.n > 1 else ""
+    return name, _ms(time.median), half
 
 
 def _title(text):
@@ -169,7 +176,8 @@ def _table(head, rows):
 
 
 def _class(title):
-    kinds = {"ms": "n", "share": "n", "count": "n", "name": "path"}
+    kinds = dict.fromkeys(("ms", "±", "share", "count"), "n")
+    kinds["name"] = "path"
     return f' class="{kinds[title]}"' if title in kinds else ""
 
 

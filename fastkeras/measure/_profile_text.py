@@ -1,6 +1,6 @@
 """A profile in words."""
 
-_BAR = 40
+_BAR = 30
 _OPS = 8
 # From these shares of a step on, something is worth a sentence.
 _MUCH = 0.3
@@ -97,7 +97,11 @@ def basis(found):
     """What the figures of a step rest on."""
     text = f"the median of {found.time('step').n} stretches without a trace"
     steps, traced = found["run"]["steps"], milliseconds(found["traced step"])
-    return f"{text}; {steps} steps traced, {traced} each"
+    count = found.time("compute", "split").n
+    return (
+        f"{text}; {steps} steps traced in {count}, {traced} each; ±: half of "
+        "what lies between the quartiles"
+    )
 
 
 def lines(found):
@@ -107,11 +111,11 @@ def lines(found):
     yield f"({basis(found)})"
     yield SPLIT
     for name, share in found.shares.items():
-        yield _row(name, found["split"][name], share)
+        yield _row(name, found.time(name, "split"), share)
     yield PHASES
     total = sum(found["phases"].values()) or 1.0
     for name, value in by_cost(found["phases"]):
-        yield _row(name, value, value / total)
+        yield _row(name, found.time(name, "phases"), value / total)
     yield from (
         f"  {name}: {text}" for name, text in phase_words(found["phases"])
     )
@@ -141,6 +145,12 @@ def phase_words(phases):
     return [(k, text) for k, text in _PHASES.items() if k in phases]
 
 
-def _row(name, seconds, share):
-    bar = "#" * round(_BAR * share)
-    return f"  {name:10} {milliseconds(seconds):>9} {share:6.1%} {bar}"
+def half(time):
+    """Half of the spread of a `Summary`, in its unit; "" if there is none."""
+    scale = 1e3 if time.median < 1 else 1
+    return f"±{time.spread / 2 * scale:.2g}" if time.n > 1 else ""
+
+
+def _row(name, time, share):
+    value, bar = milliseconds(time.median), "#" * round(_BAR * share)
+    return f"  {name:10} {value:>9} {half(time):8} {share:6.1%} {bar}"

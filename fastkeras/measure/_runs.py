@@ -1,5 +1,8 @@
 """Short trainings with a clock at their epochs, traced at the beginning."""
 
+import itertools
+import statistics
+
 import keras
 import tensorflow as tf
 
@@ -11,8 +14,11 @@ from fastkeras.measure.stats import summarize
 
 #: Batches that are trained before any counts.
 WARM_UP = 10
-# Epochs, and batches, that are timed at the least: fewer have no spread.
-_EPOCHS, _BATCHES = 3, 20
+#: What is compared runs in so many turns: a machine that is slow for a while
+#: is so for all.
+TURNS = 3
+# Batches that are timed at the least: fewer have no spread.
+_BATCHES = 20
 # Batches that are traced at the most, and until when: TensorFlow leaves a cheap
 # operation out of a trace once it has run about 90 times.
 _TRACED, _UNTIL = 60, 85
@@ -36,6 +42,18 @@ def ends(count):
     return [*range(length, count - length + 1, length), count]
 
 
+def _pieces(mark, batches, calls):
+    """A launch in its steps, if its function was called for each of them."""
+    if not batches:
+        return []
+    start, end = mark
+    inside = [call for call in calls if start <= call < end]
+    if len(inside) != batches:
+        return [(start, end, batches)]
+    edges = itertools.pairwise([start, *inside[1:], end])
+    return [(a, b, 1) for a, b in edges]
+
+
 def once(what):
     """The message for data that can be gone through only once.
 
@@ -51,13 +69,13 @@ def once(what):
 
 
 class Runs(keras.callbacks.Callback):
-    """Times the epochs of a `fit` after warm-up, and traces some before.
+    """Times the epochs of fits after a warm-up, and traces some before.
 
     The device is waited for at the ends of the stretches of an epoch alone.
 
     Args:
         count: Integer, batches in an epoch.
-        epochs: Integer, epochs to time, or more.
+        epochs: Integer, epochs to time in all turns, or more.
         clock: `Clock`.
         folder: String, where the trace goes, or None for no trace.
 
@@ -76,7 +94,7 @@ class Runs(keras.callbacks.Callback):
         self.launches, self.marked, self.traced = [], [], 0
         self._count = count
         self._ends = ends(count)
-        self._timed = max(_EPOCHS, -(-_BATCHES // count), epochs)
+        self._timed = -(-max(-(-_BATCHES // count), epochs) // TURNS)
         self._wanted = min(count * epochs, _TRACED) if folder else 0
         first = -(-WARM_UP // count)
         self._warm = first + -(-self._wanted // count)
@@ -86,18 +104,19 @@ class Runs(keras.callbacks.Callback):
         self._traces_from = whole_epochs if is_early else WARM_UP
         self._clock = clock
         self._folder = folder
-        self._begins, self._steps, self._stretches = [], [], []
+        self._walls, self._steps, self._stretches = [], [], []
         self._tracing = False
         self._mark = None
 
     def fit(self, model, **data):
-        """Trains the model on the data."""
-        epochs = self._warm + self._timed
+        """Trains the model on the data: a turn, the first with a warm-up."""
+        begun = len(self.launches)
+        epochs = self._timed + (0 if begun else self._warm)
         try:
             model.fit(**data, epochs=epochs, verbose=0, callbacks=[self])
         finally:
             whole(lambda: self._stop_trace(save=False))
-        if len(self.launches) < epochs or not all(self.launches):
+        if len(self.launches) < begun + epochs or not all(self.launches):
             raise TypeError(once(f"{epochs} passes, of which one was empty"))
 
     # What was measured.
@@ -105,57 +124,62 @@ class Runs(keras.callbacks.Callback):
     @property
     def step(self):
         """`Summary` of the seconds of a batch, over the stretches timed."""
-        stretches = self._warmed(self._stretches)
-        return summarize(v for epoch in stretches for v in epoch)
+        return summarize(itertools.chain(*self._stretches[self._warm :]))
+
+    @property
+    def turns(self):
+        """List of floats, the median seconds of a batch in each turn."""
+        timed = self._stretches[self._warm :]
+        return [
+            statistics.median(itertools.chain(*timed[k : k + self._timed]))
+            for k in range(0, len(timed), self._timed)
+        ]
 
     @property
     def beside(self):
         """`Summary` of the seconds of an epoch beside its batches."""
-        walls = [
-            end - begin
-            for begin, end in zip(self._begins, self._begins[1:], strict=False)
-        ]
-        pairs = zip(self._warmed(walls), self._warmed(self._steps), strict=True)
-        return summarize(wall - steps for wall, steps in pairs)
+        pairs = zip(self._walls, self._steps, strict=True)
+        return summarize([wall - steps for wall, steps in pairs][self._warm :])
 
     @property
     def batches_per_launch(self):
         """Batches in a launch, over the epochs timed."""
-        return self._count * self._timed / sum(self._warmed(self.launches))
+        timed = self.launches[self._warm :]
+        return self._count * len(timed) / sum(timed)
 
-    def _warmed(self, values):
-        return values[self._warm :][: self._timed]
-
-    def windows(self, marks):
+    def windows(self, marks, calls):
         """The stretches traced, what is between their launches with them.
 
         Args:
             marks: List of start and end of each launch traced.
+            calls: List of the moments a compiled function was called.
 
         Returns:
             List of tuples of start, end and batches.
         """
         found, last, begins = [], None, True
-        for launch, (start, end) in zip(self.marked, marks, strict=True):
+        for launch, mark in zip(self.marked, marks, strict=True):
             epoch, first, done = launch
-            if first == done:
-                continue
-            if epoch == last:
-                # Up to where the next launch begins.
-                found[-1][1] = start
-            if epoch != last or begins:
-                found.append([start, end, 0])
-            found[-1][1:] = end, found[-1][2] + done - first
-            begins = any(first < edge <= done for edge in self._ends)
-            last = epoch
+            for start, end, size in _pieces(mark, done - first, calls):
+                if epoch == last:
+                    # Up to where the next begins.
+                    found[-1][1] = start
+                if epoch != last or begins:
+                    found.append([start, end, 0])
+                found[-1][1:] = end, found[-1][2] + size
+                begins = any(first < e <= first + size for e in self._ends)
+                first, last = first + size, epoch
         return list(map(tuple, found))
 
     # Keras's hooks.
 
+    def on_train_begin(self, logs=None):
+        self._begin = None
+
     def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self._warm:
+        if len(self.launches) == self._warm:
             self._stop_trace(save=True)
-        self._begins.append(self._clock.now())
+        self._end_epoch()
         self.launches.append(0)
         self._stretches.append([])
         self._first = self._done = 0
@@ -197,7 +221,14 @@ class Runs(keras.callbacks.Callback):
         self._steps.append(self._start - self._start_of_batches)
 
     def on_train_end(self, logs=None):
-        self._begins.append(self._clock.now())
+        self._end_epoch()
+
+    def _end_epoch(self):
+        """Ends one with what comes after its hooks, and begins another."""
+        now = self._clock.now()
+        if self._begin is not None:
+            self._walls.append(now - self._begin)
+        self._begin = now
 
     def _end_stretch(self):
         if self.model.optimizer is not None:

@@ -202,9 +202,10 @@ def times(lines, known):
     ]
     seen = _Busy((start, end) for start, end, _ in work)
     for place, thunk in found.items():
-        if not thunk.control:
+        end = lines[place[0]][place[1]][1]
+        if not thunk.control and thunk.end > end:
             # Of the time after its event, what no other has.
-            late = seen.free(lines[place[0]][place[1]][1], thunk.end)
+            late = seen.free(end, thunk.end)
             found[place] = thunk._replace(seconds=thunk.seconds + late)
     busy, until = _Busy((start, last) for start, _, last in work), 0.0
     ran = [sorted(s[:2] for s in spans if "hlo_op" in s[3]) for spans in lines]

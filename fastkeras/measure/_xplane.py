@@ -6,6 +6,7 @@ for the pipeline, Python and the runtime's dispatch. The rest is idle.
 """
 
 import collections
+import itertools
 import pathlib
 import re
 from typing import NamedTuple
@@ -32,8 +33,9 @@ _NEXT = re.compile(
 )
 _RUNTIME = ("ExecutorState::Process", "ExecutorDoneCallback")
 _PIPELINE = "tf_data"
-# The statistics of an event that are read.
-_STATS = {"_r", "_p", "_c", "tf_op", "hlo_op", "hlo_module", "program_id"}
+# The statistics of an event that are read, and those that say what it is.
+_NAMES = ("tf_op", "hlo_op", "hlo_module", "program_id")
+_STATS = {"_r", "_p", "_c", *_NAMES}
 
 
 class Event(NamedTuple):
@@ -60,12 +62,14 @@ class Trace(NamedTuple):
         events: List of `Event`.
         eager: Float, seconds in operations run one by one from Python.
         graph: Float, seconds in compiled functions.
+        calls: List of floats, when each of these was called, in order.
     """
 
     launches: list
     events: list
     eager: float
     graph: float
+    calls: list
 
 
 def read(folder, optimizers=()):
@@ -91,27 +95,26 @@ def read(folder, optimizers=()):
 
 def parse(space, optimizers=()):
     """Reads a profile; see `read`."""
-    launches, events, spent = [], [], collections.Counter()
+    events, calls, spent = [], [], collections.Counter()
     lines = [
         (plane, line, list(_spans(plane, line)))
         for plane in space.planes
         for line in plane.lines
     ]
+    threads = [spans for *_, spans in lines]
     marked = [
-        (line, [s for s in spans if s[2] == MARK and "_r" in s[3]])
-        for _, line, spans in lines
+        [s[:2] for s in spans if s[2] == MARK and "_r" in s[3]]
+        for spans in threads
     ]
-    python = [id(line) for line, marks in marked if marks]
-    launches = sorted(s[:2] for _, marks in marked for s in marks)
+    launches = sorted(itertools.chain(*marked))
     if not launches:
         raise ValueError(
             checks.message(
                 "A trace must hold marked steps",
-                f"{sum(len(spans) for *_, spans in lines)} events, no step",
+                f"{sum(map(len, threads))} events, no step",
                 "Profile a `fit` of at least one batch after warm-up.",
             )
         )
-    threads = [spans for *_, spans in lines]
     known = _thunks.instructions(
         space,
         lambda name: phase(name, optimizers),
@@ -121,11 +124,17 @@ def parse(space, optimizers=()):
     for number, (plane, line, spans) in enumerate(lines):
         device = plane.name.startswith("/device:")
         pipeline = line.name.startswith(_PIPELINE) and not device
+        main, classes = bool(marked[number]), {}
         for index, (start, end, name, stats) in enumerate(spans):
             if pipeline and not _NEXT.match(name):
                 continue
-            main = id(line) in python
-            event = _classify(name, stats, device, main, known, optimizers)
+            # Few are not like an earlier one.
+            like = (name, *map(stats.get, _NAMES)) if stats else name
+            if like not in classes:
+                classes[like] = _classify(
+                    name, stats, device, main, known, optimizers
+                )
+            event = classes[like]
             if event:
                 thunk = thunks.get((number, index))
                 end, own = thunk[:2] if thunk else (end, end - start)
@@ -133,34 +142,33 @@ def parse(space, optimizers=()):
             if main and name.startswith(_EAGER) and not _NEXT.match(name):
                 traced = name.startswith(_EAGER + "__")
                 spent[traced] += _inside((start, end), launches)
-    return Trace(launches, events, spent[False], spent[True])
+                if traced:
+                    calls.append(start)
+    return Trace(launches, events, spent[False], spent[True], sorted(calls))
 
 
 def _spans(plane, line):
     """Yields start, end, name and statistics of the events of a line."""
     # A trace may hold a million: what is looked up for each costs seconds.
     names = {key: found.name for key, found in plane.event_metadata.items()}
-    wanted = {
-        key: found.name
-        for key, found in plane.stat_metadata.items()
-        if found.name in _STATS
-    }
+    texts = {key: found.name for key, found in plane.stat_metadata.items()}
+    wanted = {key: name for key, name in texts.items() if name in _STATS}
     begin = line.timestamp_ns * 1e-9
     for event in line.events:
         start = begin + event.offset_ps * 1e-12
-        stats = {
-            wanted[stat.metadata_id]: _value(plane, stat)
-            for stat in event.stats
-            if stat.metadata_id in wanted
-        }
-        name = names[event.metadata_id]
-        yield start, start + event.duration_ps * 1e-12, name, stats
+        stats = {}
+        for stat in event.stats:
+            key = wanted.get(stat.metadata_id)
+            if key:
+                # Only what has none of these has 0 here.
+                text = stat.ref_value
+                stats[key] = texts[text] if text else _value(stat)
+        end = start + event.duration_ps * 1e-12
+        yield start, end, names[event.metadata_id], stats
 
 
-def _value(plane, stat):
-    kind = stat.WhichOneof("value")
-    value = getattr(stat, kind)
-    return plane.stat_metadata[value].name if kind == "ref_value" else value
+def _value(stat):
+    return getattr(stat, stat.WhichOneof("value"))
 
 
 def _classify(name, stats, device, main, known, optimizers):

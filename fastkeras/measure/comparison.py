@@ -26,6 +26,8 @@ _UNITS = {" s": 1.0, " ms": 1e-3, " µs": 1e-6}
 _LEFT_OUT = {"timeline", "ops", "spread"}
 # The sections of a profile that hold seconds.
 _SECONDS = {"seconds", "split", "phases", "metrics", "traced step"}
+# Those of them whose spreads have a section of their own.
+_WITHIN = ("split", "phases")
 # What a report is, by a section that no other has.
 _KINDS = {
     "split": "a profile",
@@ -203,8 +205,10 @@ def _missing(items, others):
 
 def _spread_out(values):
     """The values of a report, with the spreads of a profile at its times."""
-    spreads = values.get("spread", {})
-    return {**values, "seconds": {**values.get("seconds", {}), **spreads}}
+    spreads = dict(values.get("spread", {}))
+    within = {name: spreads.pop(name) for name in _WITHIN if name in spreads}
+    seconds = {**values.get("seconds", {}), **spreads}
+    return {**values, "seconds": seconds, **within}
 
 
 def _flat(values, path=()):

@@ -26,8 +26,9 @@ class Profile(Receipt):
     - `seconds`: dict of medians of the control runs, without a trace: a `step`
       on its data, a `step on one batch`, a batch of the `pipeline alone`, an
       `epoch beside its steps`, the `metrics` of a step.
-    - `spread`: dict of the first four of these to the fields of a `Summary`;
-      see `time`.
+    - `spread`: dict of the first four of these to the fields of a `Summary`,
+      and so for each of `split` and of `phases`, over the stretches of a few
+      steps that were traced; see `time`.
     - `split`: dict of `compute`, `copies`, `input`, `dispatch` and `idle`;
       together they are the step, divided as the middle half of the traced
       steps were, those that took about the median.
@@ -85,19 +86,23 @@ class Profile(Receipt):
         """Float, median seconds of a step on its data."""
         return self["seconds"]["step"]
 
-    def time(self, name):
-        """One of `seconds`, with its spread where there is one.
+    def time(self, name, section="seconds"):
+        """One of the times, with its spread where there is one.
 
         Args:
             name: String, such as `"step"`.
+            section: String, `"split"` or `"phases"` for one of those. Defaults
+                to `"seconds"`.
 
         Returns:
             A `Summary`.
         """
         spread = self.to_dict().get("spread", {})
+        if section != "seconds":
+            spread = spread.get(section, {})
         if name in spread:
             return Summary(**spread[name])
-        return summarize([self["seconds"][name]])
+        return summarize([self[section][name]])
 
     @property
     def shares(self):

@@ -1,11 +1,13 @@
 """Where the time of a training step goes.
 
 Does: trains a few steps and reads TensorFlow's own trace of them; runs the
-same steps on one batch that is always at hand, and the pipeline without the
-model; then puts everything back.
+same steps in turns with steps on one batch that is always at hand, and with
+the pipeline without the model; then puts everything back.
 When it helps: before anything is tuned.
 Mathematics: same; the model is left bit for bit as it was.
-Cost: about nine times the steps asked for, and two traces of the step.
+Cost: two traces of the step, and about nine times the steps asked for: one
+to warm up, one with the trace, three to be timed, four on the one batch. Less
+where an epoch is shorter.
 Reference: https://www.tensorflow.org/guide/profiler
 
 Example:
@@ -19,6 +21,7 @@ Example:
 """
 
 import dataclasses
+import gc
 import importlib.util
 import pathlib
 import shlex
@@ -36,14 +39,14 @@ from fastkeras.measure import _instants
 from fastkeras.measure import _metric_cost
 from fastkeras.measure import _pipeline
 from fastkeras.measure import _xplane
+from fastkeras.measure._runs import TURNS
 from fastkeras.measure._runs import Runs
 from fastkeras.measure._state import as_before
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.profile_report import Profile
+from fastkeras.measure.stats import ratio
 
 _FORMAT = 1
-# Passes through the pipeline alone, at the least.
-_PASSES = 2
 # The input is the bound from this share of a step on, and from this part of
 # the time of a step whose batch is at hand.
 _MUCH = 0.1
@@ -133,29 +136,32 @@ def _build(model, spec):
 def _measure(model, pipeline, count, steps, log_dir, say):
     clock = Clock()
     notes, epochs = [], -(-steps // count)
-    say("profile: the model on its data")
     with tempfile.TemporaryDirectory() as folder:
         real = Runs(count, epochs, clock, folder)
+        still = Runs(count, epochs, clock)
+        alone = _pipeline.Alone(pipeline, epochs, clock)
+        say("profile: the model on its data")
         real.fit(model, **pipeline.arguments)
-        trace = _xplane.read(folder, _optimizers(model))
+        run = _way(model, real)
+        batch, frozen = pipeline.frozen(count, "resident" in run["feeds"])
+        say("profile: one batch, the pipeline alone, its data: in turns")
+        for turn in range(TURNS):
+            if turn:
+                real.fit(model, **pipeline.arguments)
+            still.fit(model, **frozen)
+            alone.run()
+        say("profile: the metrics")
+        metrics = _metric_cost.seconds(model, batch, clock)
+        say("profile: the trace")
+        traced, spread = _traced(model, folder, real)
         if log_dir:
             shutil.copytree(folder, log_dir, dirs_exist_ok=True)
             notes.append(_where(log_dir))
-    run = _way(model, real)
-    batch, frozen = pipeline.frozen(count, "resident" in run["feeds"])
-    say("profile: the model on one batch")
-    still = Runs(count, epochs, clock)
-    still.fit(model, **frozen)
-    say("profile: the pipeline alone")
-    alone = _pipeline.seconds_alone(pipeline, max(_PASSES, epochs), clock)
-    say("profile: the metrics")
-    metrics = _metric_cost.seconds(model, batch, clock)
-    traced = _instants.divided(trace, real)
     metrics = _scaled(metrics, run["tier"], traced["phases"])
     times = {
         "step": real.step,
         "step on one batch": still.step,
-        "pipeline alone": alone,
+        "pipeline alone": alone.step,
         "epoch beside its steps": real.beside,
     }
     waits = traced["split"]["input"] / real.step.median
@@ -171,13 +177,26 @@ def _measure(model, pipeline, count, steps, log_dir, say):
                 "batches in the data": pipeline.length,
                 **run,
             },
-            **_seconds(times, metrics),
-            "input": _verdict(real.step, still.step, alone, waits),
+            **_seconds(times, metrics, spread),
+            "input": _verdict(real.turns, still.turns, alone.turns, waits),
             **traced,
             "metrics": metrics,
             "notes": notes,
         }
     )
+
+
+def _traced(model, folder, runs):
+    """What the trace says; see `_instants.divided`."""
+    # To look through a million events for garbage takes a third of the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        trace = _xplane.read(folder, _optimizers(model))
+        return _instants.divided(trace, runs)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _where(log_dir):
@@ -191,11 +210,12 @@ def _where(log_dir):
     )
 
 
-def _seconds(times, metrics):
+def _seconds(times, metrics, more):
     medians = {name: time.median for name, time in times.items()}
+    spread = {name: dataclasses.asdict(time) for name, time in times.items()}
     return {
         "seconds": {**medians, "metrics": sum(metrics.values())},
-        "spread": {k: dataclasses.asdict(v) for k, v in times.items()},
+        "spread": {**spread, **more},
     }
 
 
@@ -246,16 +266,11 @@ def _verdict(step, still, alone, waits):
     """Whether the input holds the steps up, and the evidence.
 
     All must say so: the steps get faster when the batch is at hand, by more
-    than the spreads, the pipeline alone is no faster than the steps it is to
-    feed, and the trace shows waits.
+    than turn differs from turn, the pipeline alone is no faster than the steps
+    it is to feed, and the trace shows waits.
     """
+    gain, pace = ratio(step, still), ratio(alone, still).median
     # No wait is longer than the pipeline takes.
-    share = min(
-        max(0.0, 1 - still.median / step.median), alone.median / step.median
-    )
-    bound = (
-        min(share, waits) > _MUCH
-        and still.upper < step.lower
-        and alone.median > _NEAR * still.median
-    )
+    share = min(max(0.0, 1 - 1 / gain.median), pace / gain.median)
+    bound = min(share, waits) > _MUCH and gain.lower > 1 and pace > _NEAR
     return {"bound": bound, "share": share}

@@ -20,6 +20,9 @@ from fastkeras.measure import _state
 from fastkeras.measure import _xplane
 from fastkeras.measure import profiling
 
+# Epochs of ten steps: one to warm up, one to trace, one for each turn.
+STEPS, ROWS = 10, 320
+
 
 def arrays(rows=64):
     random = np.random.default_rng(0)
@@ -53,7 +56,7 @@ def values(model):
 
 
 def shuffled():
-    data = tf.data.Dataset.from_tensor_slices(arrays())
+    data = tf.data.Dataset.from_tensor_slices(arrays(160))
     return data.shuffle(64, seed=3).batch(16)
 
 
@@ -85,7 +88,7 @@ def fits(kind, options, look):
 def test_nothing_has_happened_also_for_the_next_fit(kind, options, monkeypatch):
     def look(model, data):
         before = values(model), dict(vars(model))
-        profiling.profile(model, data, steps=2)
+        profiling.profile(model, data, STEPS)
         after = values(model), dict(vars(model))
         assert all(map(np.array_equal, before[0], after[0]))
         assert before[1] == after[1]
@@ -101,7 +104,7 @@ def test_nothing_has_happened_also_for_the_next_fit(kind, options, monkeypatch):
         found = fits(
             kind,
             options,
-            lambda model, data: profiling.profile(model, data, steps=2),
+            lambda model, data: profiling.profile(model, data, STEPS),
         )
         assert not all(map(np.array_equal, expected, found))
 
@@ -112,7 +115,7 @@ def test_a_model_of_several_replicas_is_left_as_it_was(mirrored):
         model = make(fk.FastModel, perf=loop())
     model.fit(*arrays(), verbose=0)
     before = values(model)
-    found = profiling.profile(model, arrays(), steps=2)
+    found = profiling.profile(model, arrays(ROWS), STEPS)
     assert all(map(np.array_equal, before, values(model)))
     assert found["phases"]["optimizer"] > 0
     # Control: a step would have moved them.
@@ -136,7 +139,7 @@ def test_a_model_not_built_yet_trains_as_if_it_had_not_been_looked_at():
         model = Net()
         model.compile("adam", "mse")
         if looks:
-            profiling.profile(model, arrays(), steps=2)
+            profiling.profile(model, arrays(ROWS), STEPS)
         results.append(train(model, shuffled()))
     assert all(map(np.array_equal, *results))
 
@@ -190,9 +193,9 @@ def slowly(x, y):
     ids=["one step", "four steps", "fast"],
 )
 def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
-    data = tf.data.Dataset.from_tensor_slices(arrays(128)).batch(16)
+    data = tf.data.Dataset.from_tensor_slices(arrays(64)).batch(16)
     found = profiling.profile(
-        make(kind, (), **options), data.map(slowly), steps=8
+        make(kind, (), **options), data.map(slowly), steps=4
     )
     assert found["input"]["bound"] and found.shares["input"] > 0.5
     assert found["run"]["steps per launch"] == (4 if options else 1)
@@ -203,9 +206,9 @@ def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
 
 
 def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
-    x, y = arrays(64)
+    x, y = arrays(160)
     model = make(width=2**15)
-    found = profiling.profile(model, (x, y, None), steps=4)
+    found = profiling.profile(model, (x, y, None), STEPS)
     assert not found["input"]["bound"]
     assert found.findings[0].startswith("Not input-bound")
     assert {"forward", "backward", "optimizer"} <= found["phases"].keys()
@@ -214,8 +217,8 @@ def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     # What an epoch does beside its steps is no operation of a step.
     assert not any(op["kind"] == "MakeIterator" for op in found["ops"])
     assert found["eager share"] < 0.5
-    assert found["run"]["steps"] == 4
-    assert found["run"]["batches in the data"] == 2
+    assert found["run"]["steps"] == STEPS
+    assert found["run"]["batches in the data"] == 5
     assert "model+optimizer" in str(found)
 
 
@@ -234,7 +237,7 @@ def test_cheap_operations_are_traced_before_they_are_left_out(monkeypatch):
 
 def test_the_instructions_of_xla_have_phases_too():
     model = make(metrics=("accuracy",), jit_compile=True)
-    found = profiling.profile(model, arrays(64), steps=2)
+    found = profiling.profile(model, arrays(ROWS), STEPS)
     assert found["run"]["tier"] == "Keras, XLA"
     known = {"forward", "backward", "optimizer", "metrics"}
     assert known <= found["phases"].keys()
@@ -257,18 +260,20 @@ def test_the_instructions_of_xla_have_phases_too():
     ],
 )
 def test_the_input_is_the_bound_if_all_runs_say_so(still, alone, waits, bound):
-    runs = about(still), about(alone), waits
-    verdict = profiling._verdict(about(0.010), *runs)
+    # While the second turn ran, the machine was slow.
+    runs = [[t, 5 * t, t] for t in (0.010, still, alone)]
+    verdict = profiling._verdict(*runs, waits)
     assert verdict["bound"] is bound
     assert verdict["share"] == pytest.approx(
         min(1 - still / 0.010, alone / 0.010)
     )
-    # Within the spread of the steps nothing is certain.
-    assert not profiling._verdict(about(0.010, 0.0095), *runs)["bound"]
+    # Where the turns do not agree nothing is certain.
+    runs[0] = [0.010, 0.003, 0.0012]
+    assert not profiling._verdict(*runs, waits)["bound"]
 
 
 def test_metrics_are_told_apart_and_the_dear_one_is_named():
-    found = profiling.profile(make(), arrays(), steps=2)
+    found = profiling.profile(make(), arrays(ROWS), STEPS)
     (name,) = found["metrics"]
     assert name == "AUC: AUC (200 thresholds)"
     assert found["seconds"]["metrics"] == found["metrics"][name]
@@ -276,13 +281,22 @@ def test_metrics_are_told_apart_and_the_dear_one_is_named():
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_eager_steps_are_said_loudly(everywhere):
-    model = make(metrics=(), run_eagerly=not everywhere)
+def test_functions_that_are_run_eagerly_make_eager_steps(everywhere):
     tf.config.run_functions_eagerly(everywhere)
     try:
-        found = profiling.profile(model, arrays(32), steps=1)
+        runs = type("Runs", (), {"batches_per_launch": 4.0})
+        way = profiling._way(make(), runs)
     finally:
         tf.config.run_functions_eagerly(False)
+    assert way["eager"] is everywhere
+    assert way["steps per launch"] == (1 if everywhere else 4)
+    assert way["tier"] == ("eager" if everywhere else "Keras, graph")
+
+
+def test_eager_steps_are_said_loudly():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    found = profiling.profile(model, arrays(ROWS), STEPS)
     assert found["run"]["eager"] and found["run"]["tier"] == "eager"
     assert found["eager share"] > 0.9
     assert found.findings[0].startswith("THE STEPS RUN EAGERLY")
@@ -483,7 +497,7 @@ class Batches(keras.utils.PyDataset):
     ended = 0
 
     def __len__(self):
-        return 6
+        return 20
 
     def __getitem__(self, index):
         return arrays(16)
@@ -503,10 +517,10 @@ def test_it_is_said_how_to_look_at_the_trace(page, monkeypatch):
 def test_a_py_dataset_does_not_learn_of_it_and_the_trace_can_be_kept(tmp_path):
     data = Batches()
     found = profiling.profile(
-        make(metrics=()), data, steps=3, log_dir=str(tmp_path)
+        make(metrics=()), data, STEPS, log_dir=str(tmp_path)
     )
-    assert data.ended == 0 and found["run"]["steps per epoch"] == 3
-    assert found["run"]["batches in the data"] == 6
+    assert data.ended == 0 and found["run"]["steps per epoch"] == STEPS
+    assert found["run"]["batches in the data"] == 20
     (file,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
     assert file.stat().st_size > 0
     (note,) = found["notes"]
@@ -518,7 +532,7 @@ def test_two_profilers_at_once_are_refused(tmp_path):
     tf.profiler.experimental.start(str(tmp_path))
     try:
         with pytest.raises(ValueError, match="the only profiler"):
-            profiling.profile(model, arrays(), steps=1)
+            profiling.profile(model, arrays(ROWS), STEPS)
     finally:
         tf.profiler.experimental.stop()
 

@@ -1,5 +1,7 @@
 """Traces made by hand: where each instant goes, and the phases."""
 
+import dataclasses
+
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -8,6 +10,7 @@ from fastkeras.measure import _instants
 from fastkeras.measure import _pipeline
 from fastkeras.measure import _runs
 from fastkeras.measure import _xplane
+from fastkeras.measure import summarize
 
 MS = 10**9  # picoseconds
 
@@ -77,12 +80,8 @@ def test_each_instant_counts_once_as_the_first_of_what_is_under_way():
 
 def test_operations_that_run_at_once_share_the_time():
     found = _xplane.parse(space(LINES), ("adam",))
-    shares = _instants.shared(found, found.launches)
-    times = {
-        e.name: share * 1e3
-        for e, share in zip(found.events, shares, strict=True)
-        if e.part == "compute"
-    }
+    (shares,) = _instants.shared(found, found.launches)
+    times = {found.events[k].name: 1e3 * share for k, share in shares.items()}
     # 506 to 508 is of two.
     assert times == pytest.approx(
         {
@@ -96,7 +95,39 @@ def test_operations_that_run_at_once_share_the_time():
     assert sum(times.values()) == pytest.approx(parts(found)["compute"])
     # Of what lies outside of the windows, nothing.
     shares = _instants.shared(found, [(0.5, 0.507), (0.5085, 0.5095)])
-    assert sum(shares) == pytest.approx(4e-3)
+    sums = [sum(share.values()) for share in shares]
+    assert sums == pytest.approx([3e-3, 1e-3])
+
+
+def test_parts_and_phases_have_the_spread_of_the_stretches():
+    # Steps of 10 s, of which the forward pass takes 2, 4, 6; one of 90 s.
+    windows, events = [], []
+    for start, end, taken in (
+        (0, 10, 2),
+        (100, 110, 4),
+        (200, 210, 6),
+        (300, 390, 1),
+    ):
+        windows.append((start, end))
+        of = ("dot", "compute", "", "forward", taken)
+        events.append(_xplane.Event(start, start + taken, *of))
+
+    class Runs:
+        step = summarize([5.0])
+
+        def windows(self, marks, calls):
+            return [(*mark, 1) for mark in marks]
+
+    trace = _xplane.Trace(windows, events, 0.0, 0.0, [])
+    found, spread = _instants.divided(trace, Runs())
+    # Of the two that are nearest; without a trace a step takes half.
+    assert found["phases"] == pytest.approx({"forward": 1.5})
+    quartiles = summarize([1.0, 2.0, 3.0, 0.5])
+    for name, section in (("forward", "phases"), ("compute", "split")):
+        assert spread[section][name] == pytest.approx(
+            {**dataclasses.asdict(quartiles), "median": 1.5}
+        )
+    assert spread["split"]["copies"]["upper"] == 0
 
 
 def test_the_runtime_has_the_time_in_which_nothing_else_is_under_way():
@@ -105,10 +136,10 @@ def test_the_runtime_has_the_time_in_which_nothing_else_is_under_way():
         _xplane.Event(2.0, 8.0, "loop", "compute", "while", "forward", own=2.0),
         _xplane.Event(3.0, 7.0, "dot", "compute", "dot", "forward", own=4.0),
     ]
-    trace = _xplane.Trace([], events, 0.0, 0.0)
-    found = _instants.shared(trace, [(0.0, 10.0)])
+    trace = _xplane.Trace([], events, 0.0, 0.0, [])
+    (found,) = _instants.shared(trace, [(0.0, 10.0)])
     # Of 3 to 7 the loop has the share that its own 2 of 6 has beside 4 of 4.
-    assert found == pytest.approx([4, 3, 3])
+    assert found == pytest.approx({0: 4, 1: 3, 2: 3})
 
 
 def test_the_same_work_without_its_events_is_idle():
@@ -164,18 +195,19 @@ def test_a_trace_without_marks_is_refused():
         _xplane.parse(space(lines))
 
 
-def run(runs, clock, epochs, batches, launch):
+def run(runs, clock, seconds, batches, launch):
     """Drives the hooks as `fit` does, with times of choice."""
-    for epoch in range(epochs):
-        clock.advance(0.1)
+    runs.on_train_begin()
+    for epoch in range(len(seconds)):
         runs.on_epoch_begin(epoch)
         clock.advance(0.2)
         for batch in range(0, batches, launch):
             runs.on_train_batch_begin(batch)
             last = min(batch + launch, batches)
-            clock.advance(0.01 * (last - batch) * (5 if epoch < 1 else 1))
+            clock.advance(seconds[epoch] * (last - batch))
             runs.on_train_batch_end(last - 1)
         runs.on_epoch_end(epoch)
+        clock.advance(0.1)
     runs.on_train_end()
 
 
@@ -186,9 +218,11 @@ def test_steps_and_what_is_beside_them_are_timed_apart(launch, stretches):
     clock = ManualClock()
     runs = _runs.Runs(count=12, epochs=1, clock=clock)
     runs.set_model(type("Bare", (), {"optimizer": None}))
-    run(runs, clock, epochs=4, batches=12, launch=launch)
-    # The first epoch, warm-up, took five times as long.
+    # The first epoch, warm-up, takes five times as long; then turns begin.
+    for seconds in ((0.05, 0.01), (0.02,), (0.01,)):
+        run(runs, clock, seconds, batches=12, launch=launch)
     assert runs.step.median == pytest.approx(0.01)
+    assert runs.turns == pytest.approx([0.01, 0.02, 0.01])
     assert runs.step.n == 3 * stretches
     assert runs.beside.median == pytest.approx(0.3)
     assert runs.beside.n == 3
@@ -200,7 +234,20 @@ def test_windows_are_stretches_of_an_epoch_not_what_is_between():
     # Stretches of 6; the fourth launch found no more data.
     runs.marked = [[4, 0, 4], [4, 4, 8], [4, 8, 12], [4, 12, 12], [5, 0, 6]]
     marks = [(1.0, 2.0), (3.0, 4.0), (4.5, 5.0), (5.0, 6.0), (8.0, 9.0)]
-    assert runs.windows(marks) == [(1.0, 4.5, 8), (4.5, 5.0, 4), (8.0, 9.0, 6)]
+    found = [(1.0, 4.5, 8), (4.5, 5.0, 4), (8.0, 9.0, 6)]
+    # Of three calls in the first, nobody knows whose they are.
+    assert runs.windows(marks, [1.1, 1.2, 1.3, 7.0]) == found
+
+
+def test_a_launch_that_calls_its_function_for_each_step_holds_stretches():
+    runs = _runs.Runs(count=15, epochs=1, clock=ManualClock())
+    # The second starts 0.1 in: it is of the first piece.
+    runs.marked = [[1, 0, 1], [1, 1, 15]]
+    calls = [1.5, *(2.1 + 0.5 * k for k in range(14))]
+    found = runs.windows([(1.0, 2.0), (2.0, 9.0)], calls)
+    assert found == [(1.0, calls[6], 6), (calls[6], 9.0, 9)]
+    # Control: a launch in the graph is one call.
+    assert runs.windows([(1.0, 2.0), (2.0, 9.0)], calls[:2]) == [(1.0, 9.0, 15)]
 
 
 def test_steps_that_were_put_off_are_not_of_the_middle():
@@ -220,6 +267,9 @@ def test_the_pipeline_alone_is_timed_without_its_start(count, seconds):
                 clock.advance(0.01 if k else 0.5)
                 yield k
 
-    found = _pipeline.seconds_alone(Made(), 3, clock)
-    assert found.median == pytest.approx(seconds)
-    assert found.n == 3
+    alone = _pipeline.Alone(Made(), 6, clock)
+    for _ in range(2):
+        alone.run()
+    assert alone.step.median == pytest.approx(seconds)
+    assert alone.turns == pytest.approx([seconds, seconds])
+    assert alone.step.n == 4
