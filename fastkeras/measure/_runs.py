@@ -72,6 +72,8 @@ class Runs(keras.callbacks.Callback):
     """Times the epochs of fits after a warm-up, and traces some before.
 
     The device is waited for at the ends of the stretches of an epoch alone.
+    What the first launch of an epoch takes longer than the others, as its data
+    have yet to begin, is time of the epoch, where at least as much follows.
 
     Args:
         count: Integer, batches in an epoch.
@@ -182,7 +184,7 @@ class Runs(keras.callbacks.Callback):
         self._end_epoch()
         self.launches.append(0)
         self._stretches.append([])
-        self._first = self._done = 0
+        self._first = self._done = self._left_out = 0
         self._start = None
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -190,7 +192,7 @@ class Runs(keras.callbacks.Callback):
         if self.traced < self._wanted and before >= self._traces_from:
             self._start_trace()
         if self._start is None:
-            self._start_of_batches = self._start = self._clock.now()
+            self._begun = self._timed_from = self._start = self._clock.now()
         if self._tracing:
             self.marked.append([len(self.launches), self._done, self._done])
             # Without `_r` no tool can tell the time of a step.
@@ -204,7 +206,11 @@ class Runs(keras.callbacks.Callback):
         before = self._done
         # Keras counts the last launch as if it were full.
         self._done = min(batch + 1, self._count)
-        if any(self._first < end <= self._done for end in self._ends):
+        if not before and 2 * self._done <= self._count:
+            # The first batch also waits until the pipeline has begun.
+            self._start = self._timed_from = self._now()
+            self._first = self._left_out = self._done
+        elif any(self._first < end <= self._done for end in self._ends):
             self._end_stretch()
         self._end_mark()
         if self._tracing:
@@ -216,9 +222,13 @@ class Runs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._end_mark()
         # Data of random length may end before they did the first time.
+        if self._left_out == self._done:
+            self._start = self._timed_from = self._begun
+            self._first = self._left_out = 0
         if self._first < self._done:
             self._end_stretch()
-        self._steps.append(self._start - self._start_of_batches)
+        share = (self._done - self._left_out) / self._done
+        self._steps.append((self._start - self._timed_from) / share)
 
     def on_train_end(self, logs=None):
         self._end_epoch()
@@ -231,11 +241,15 @@ class Runs(keras.callbacks.Callback):
         self._begin = now
 
     def _end_stretch(self):
-        if self.model.optimizer is not None:
-            self.model.optimizer.iterations.numpy()
-        now, batches = self._clock.now(), self._done - self._first
+        now, batches = self._now(), self._done - self._first
         self._stretches[-1].append((now - self._start) / batches)
         self._start, self._first = now, self._done
+
+    def _now(self):
+        """The moment at which the device is done."""
+        if self.model.optimizer is not None:
+            self.model.optimizer.iterations.numpy()
+        return self._clock.now()
 
     def _end_mark(self):
         if self._mark is not None:

@@ -195,7 +195,7 @@ def test_a_trace_without_marks_is_refused():
         _xplane.parse(space(lines))
 
 
-def run(runs, clock, seconds, batches, launch):
+def run(runs, clock, seconds, batches, launch, start=0.0):
     """Drives the hooks as `fit` does, with times of choice."""
     runs.on_train_begin()
     for epoch in range(len(seconds)):
@@ -205,10 +205,25 @@ def run(runs, clock, seconds, batches, launch):
             runs.on_train_batch_begin(batch)
             last = min(batch + launch, batches)
             clock.advance(seconds[epoch] * (last - batch))
+            # The pipeline begins.
+            clock.advance(0.0 if batch else start)
             runs.on_train_batch_end(last - 1)
         runs.on_epoch_end(epoch)
         clock.advance(0.1)
     runs.on_train_end()
+
+
+def runs_of(count, clock):
+    runs = _runs.Runs(count, epochs=1, clock=clock)
+    runs.set_model(type("Bare", (), {"optimizer": None}))
+    return runs
+
+
+def test_data_that_end_after_their_first_batch_are_timed_all_the_same():
+    clock = ManualClock()
+    runs = runs_of(12, clock)
+    run(runs, clock, (0.05, 0.02), batches=1, launch=1)
+    assert runs.turns == [pytest.approx(0.02)]
 
 
 @pytest.mark.parametrize(
@@ -216,8 +231,7 @@ def run(runs, clock, seconds, batches, launch):
 )
 def test_steps_and_what_is_beside_them_are_timed_apart(launch, stretches):
     clock = ManualClock()
-    runs = _runs.Runs(count=12, epochs=1, clock=clock)
-    runs.set_model(type("Bare", (), {"optimizer": None}))
+    runs = runs_of(12, clock)
     # The first epoch, warm-up, takes five times as long; then turns begin.
     for seconds in ((0.05, 0.01), (0.02,), (0.01,)):
         run(runs, clock, seconds, batches=12, launch=launch)
@@ -226,6 +240,13 @@ def test_steps_and_what_is_beside_them_are_timed_apart(launch, stretches):
     assert runs.step.n == 3 * stretches
     assert runs.beside.median == pytest.approx(0.3)
     assert runs.beside.n == 3
+    # A slow start of an epoch is no time of its steps, if there are others.
+    alone = runs_of(12, clock)
+    for seconds in ((0.05, 0.01), (0.01,), (0.01,)):
+        run(alone, clock, seconds, 12, launch, start=0.6)
+    more = 0.6 if launch == 12 else 0.0
+    assert alone.step.median == pytest.approx(0.01 + more / 12)
+    assert alone.beside.median == pytest.approx(0.3 + 0.6 - more)
     assert runs.batches_per_launch == 12 / len(range(0, 12, launch))
 
 
