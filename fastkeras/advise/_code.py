@@ -71,6 +71,15 @@ class Code:
         """Where plain `print` is called."""
         return self._where(lambda call: _written(call) == "print")
 
+    def counts(self):
+        """Where an attribute of `self` is added to, or the like."""
+        return [
+            _place(name, function, node)
+            for name, function in self.functions.items()
+            for node in _nodes(function, ast.AugAssign)
+            if ast.unparse(node.target).startswith("self.")
+        ]
+
     def fetches(self):
         """Where `.numpy()` is called."""
         return self._where(
@@ -108,24 +117,33 @@ class Code:
     def _where(self, is_one, is_other=lambda function, call: False):
         found = []
         for name, function in self.functions.items():
-            first = function.__code__.co_firstlineno
             found += [
-                f"{name} (line {first + call.lineno - 1})"
+                _place(name, function, call)
                 for call in _calls(function)
                 if is_one(call) or is_other(function, call)
             ]
         return found
 
 
+def _place(name, function, node):
+    """Where in the user's code a node of a function stands."""
+    first = function.__code__.co_firstlineno
+    return f"{name} (line {first + node.lineno - 1})"
+
+
 def _calls(function):
-    """The calls in a function's source; none where there is no source."""
+    return _nodes(function, ast.Call)
+
+
+def _nodes(function, kind):
+    """The nodes of a kind in a function's source, if there is one."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         nodes = ast.walk(ast.parse(source))
     except (OSError, SyntaxError):
         # Typed into a prompt, or a lambda in the middle of an expression.
         return []
-    return [node for node in nodes if isinstance(node, ast.Call)]
+    return [node for node in nodes if isinstance(node, kind)]
 
 
 def _is_compiled(value):

@@ -140,7 +140,10 @@ def unscaled_loss(facts):
 
 
 def costly_metrics(facts):
-    """Metrics that take much of a step."""
+    """Metrics that take a tenth of a step or more.
+
+    A plain AUC beside a small step is 1 to 3 % of it, and is not told.
+    """
     if facts.profile is None:
         return None
     step, costs = facts.profile.step, facts.profile["metrics"]
@@ -158,6 +161,29 @@ def costly_metrics(facts):
         "an epoch from `model.predict` on the validation data"
         + (", or give it fewer thresholds" if "thresholds" in label else ""),
         ground="bound",
+    )
+
+
+def augmentation(facts):
+    """Layers that draw images anew, which a pipeline could run beside."""
+    if not facts.random_images or facts.profile is None:
+        return None
+    step, costs = facts.profile.step, facts.random_images
+    taken = sum(costs.values())
+    if taken < COSTLY * step:
+        return None
+    each = ", ".join(f"{k} {v * 1e3:.3g} ms" for k, v in costs.items())
+    return Advice(
+        "augmentation in the step",
+        f"alone {each} a batch, beside a step of {step * 1e3:.3g} ms that "
+        "runs them one after the other",
+        f"about {times(1 / max(1 - taken / step, 0.1))} times as fast where "
+        "other processors have the time for them",
+        "`dataset.map(lambda x, y: (layers(x, training=True), y), "
+        "num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)`, and "
+        "the model without them",
+        mathematics="changed",
+        ground="estimate",
     )
 
 

@@ -15,6 +15,7 @@ from fastkeras.advise import _graph
 from fastkeras.advise import _times
 from fastkeras.advise._code import Code
 from fastkeras.advise._data import Data
+from fastkeras.advise._model_facts import AUGMENTING
 from fastkeras.advise._model_facts import ModelFacts
 from fastkeras.advise._ways import new_plan
 from fastkeras.engine._resident import free_memory
@@ -221,6 +222,15 @@ class Facts(ModelFacts):
         except tf.errors.OpError:
             # Some operations are found out by XLA only as it compiles them.
             return None
+
+    @functools.cached_property
+    def random_images(self):
+        """Dict: seconds of each layer that draws images anew, on a batch."""
+        layers = [x for x in self.layers if isinstance(x, AUGMENTING)]
+        if not layers:
+            return {}
+        with self.undisturbed():
+            return _times.of_layers(layers, self.data.rows, self.clock)
 
     @functools.cached_property
     def stages(self):

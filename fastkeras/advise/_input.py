@@ -44,7 +44,9 @@ def input_wait(facts):
         return None
     if facts.data.is_arrays:
         return _wait_for_arrays(facts)
-    name, seconds = max(facts.stages, key=lambda stage: stage[1])
+    # What waits for the stages before it is not what takes the time.
+    stages = [stage for stage in facts.stages if stage[0] != "Prefetch"]
+    name, seconds = max(stages, key=lambda stage: stage[1])
     share, step = facts.profile["input"]["share"], facts.profile.step
     return Advice(
         "input wait",

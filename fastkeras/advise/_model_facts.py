@@ -2,10 +2,18 @@
 
 import functools
 
+import keras
 import tensorflow as tf
 
 from fastkeras._lib import private
 from fastkeras.model import FastModel
+
+#: Layers that draw images anew in training.
+AUGMENTING = tuple(
+    value
+    for name, value in vars(keras.layers).items()
+    if name.startswith(("Rand", "AugMix", "MixUp", "CutMix"))
+)
 
 
 class ModelFacts:

@@ -1,5 +1,6 @@
 """Times beside those of a profile: a larger batch, a stage of a pipeline."""
 
+import itertools
 import statistics
 
 import tensorflow as tf
@@ -11,6 +12,8 @@ from fastkeras.advise._graph import step_function
 
 #: Batches of a PyDataset that are timed.
 _ITEMS = 5
+# Turns in which each stage of a pipeline is timed, and batches of each.
+_PULLS, _AT_ONCE = 3, 2
 # Turns in which calls and loops are timed.
 _CALLS = 5
 # Seconds after which turns end, if there were so many.
@@ -128,13 +131,52 @@ def stage_seconds(stages, rows, clock):
     """
     batching = [k for k, (name, _) in enumerate(stages) if "Batch" in name]
     first = batching[0] if batching else 0
-    found = []
-    before = _pull(tf.data.Dataset.range(1), rows if first else 1, clock)
-    for k, (name, dataset) in enumerate(stages):
-        total = _pull(dataset, 1 if k >= first else rows, clock)
-        found.append((name, max(0.0, total - before)))
-        before = total
+    pulls = [(tf.data.Dataset.range(1), rows if first else 1)]
+    pulls += [
+        (dataset, 1 if k >= first else rows)
+        for k, (_, dataset) in enumerate(stages)
+    ]
+    # Turn by turn, and the least: what disturbs a turn is none of a stage.
+    turns = [[_pull(*each, clock) for each in pulls] for _ in range(_PULLS)]
+    totals = [min(times) for times in zip(*turns, strict=True)]
+    return [
+        (name, max(0.0, total - before))
+        for (name, _), (before, total) in zip(
+            stages, itertools.pairwise(totals), strict=True
+        )
+    ]
+
+
+def of_layers(layers, rows, clock):
+    """Seconds of each layer of a functional model on a batch, in training.
+
+    Args:
+        layers: Layers, whose random states are changed.
+        rows: Integer, rows of a batch.
+        clock: `Clock`.
+
+    Returns:
+        Dict of name to seconds of those whose input has a known shape.
+    """
+    found = {}
+    for layer in layers:
+        _, *sizes = getattr(
+            getattr(layer, "input", None), "shape", (None, None)
+        )
+        if None not in sizes:
+            batch = tf.random.uniform((rows, *sizes))
+            found[layer.name] = _of_layer(layer, batch, clock)
     return found
+
+
+def _of_layer(layer, batch, clock):
+    call, found = tf.function(lambda: layer(batch, training=True)), []
+    call()
+    for _ in range(_CALLS):
+        with clock.stopwatch() as watch:
+            _wait_for(call())
+        found.append(watch.seconds)
+    return statistics.median(found)
 
 
 def of_items(dataset, clock):
@@ -148,16 +190,19 @@ def of_items(dataset, clock):
 
 
 def _pull(dataset, count, clock):
-    """Median seconds to pull so many elements, after the first."""
+    """Seconds to pull so many elements, after the first."""
     # In the pipeline: a call from Python takes longer than many an element.
     last = dataset.repeat().enumerate().filter(lambda k, _: k % count == 0)
-    iterator, found = iter(last), []
+    options = tf.data.Options()
+    # Else a thread goes on between the pulls.
+    options.experimental_optimization.inject_prefetch = False
+    iterator = iter(last.with_options(options))
     next(iterator)
-    for _ in range(4):
-        with clock.stopwatch() as watch:
+    with clock.stopwatch() as watch:
+        # At once, so that none is made ready in a time that does not count.
+        for _ in range(_AT_ONCE):
             next(iterator)
-        found.append(watch.seconds)
-    return statistics.median(found[1:])
+    return watch.seconds / _AT_ONCE
 
 
 def _wait_for(logs):

@@ -19,6 +19,8 @@ from fastkeras.model import FastModel
 
 #: Share of a step in Python and dispatch above which it is worth a change.
 DISPATCH = 0.3
+#: So many times as fast is told as a gain.
+LEAST = 1.1
 #: From so many variables on, of so few entries in the middle, an update is
 #: made of small operations.
 MANY, SMALL = 100, 4096
@@ -47,6 +49,7 @@ def eager(facts):
     )
     if facts.traced.error:
         change += ", once nothing below keeps the step from being traced"
+    change += "; then ask again: input and device are looked at in a graph"
     can_be_tried = by_compile and not facts.traced.error
     ratio = facts.in_graph
     gain = "calls of operations from Python fall away"
@@ -105,6 +108,21 @@ def python_print(facts):
         "traced and never again; run eagerly it waits for the device",
         "output that means what it seems to",
         "take it out; to look at values, `tf.print` or a callback",
+    )
+
+
+def python_count(facts):
+    """Attributes that are counted up by Python, once a trace."""
+    where = facts.code.counts()
+    if not where:
+        return None
+    return Advice(
+        "Python count in the graph",
+        f"an attribute is counted up in {', '.join(where)}: in a graph that "
+        "runs while the step is traced and never again",
+        "a value of every step instead of the first",
+        "keep it in a variable, with `self.add_weight` and `assign_add`, or "
+        "count in a callback",
     )
 
 
@@ -194,13 +212,18 @@ def dispatch(facts):
     share = facts.python_share
     if share <= DISPATCH or facts.runs_loops:
         return None
+    if facts.is_compiled and facts.varies:
+        # What XLA takes for each of the shapes is in it.
+        return None
     evidence = (
         f"{share:.0%} of a step of {facts.profile.step * 1e3:.3g} ms is "
         "Python and dispatch, and no operation runs"
     )
     gain, options = "that share falls away", _fewer_calls(facts)
-    if facts.calls is not None:
-        alone, looped = facts.calls
+    # They are timed without XLA.
+    calls = None if facts.is_compiled else facts.calls
+    if calls is not None:
+        alone, looped = calls
         evidence += (
             f"; on one batch a call takes {alone}, inside a graph's loop "
             f"{looped}"
@@ -211,14 +234,14 @@ def dispatch(facts):
             after += facts.profile["seconds"]["pipeline alone"]
         ratio = facts.profile.step / after
         gain = f"about {times(ratio)} times as fast; XLA may add to it"
-        if ratio < 1:
+        if ratio < LEAST:
             gain = "none in a loop; XLA may give some"
     return Advice(
         "dispatch",
         evidence,
         gain,
         **offered(facts, *options),
-        ground="not measured" if facts.calls is None else "estimate",
+        ground="not measured" if calls is None else "estimate",
     )
 
 

@@ -146,6 +146,12 @@ CASES = [
         lambda: calling(Proper()),
     ),
     (
+        _tracing.python_count,
+        lambda: facts(dense(Counting)),
+        "counted up in Counting.train_step",
+        lambda: calling(Proper()),
+    ),
+    (
         _tracing.grown_list,
         lambda: calling(Collecting()),
         "Collecting.seen",
@@ -223,7 +229,7 @@ CASES = [
         lambda: facts(
             data=rows().map(lambda x, y: (x, y)).batch(ROWS),
             profile=profile(waits=0.5),
-            stages=[("Map", 0.003), ("Batch", 0.001)],
+            stages=[("Map", 0.003), ("Batch", 0.001), ("Prefetch", 0.004)],
         ),
         "the stage Map takes most",
         lambda: facts(profile=profile(waits=0.05)),
@@ -304,6 +310,12 @@ CASES = [
         lambda: facts(profile=profile(metric=1e-3)),
         "take 1 ms, auc: AUC (200 thresholds) most",
         lambda: facts(profile=profile(metric=1e-4)),
+    ),
+    (
+        _compute.augmentation,
+        lambda: facts(random_images={"flip": 3e-4, "zoom": 2e-4}),
+        "alone flip 0.3 ms, zoom 0.2 ms a batch, beside a step of 4 ms",
+        lambda: facts(random_images={"flip": 3e-4}),
     ),
     (
         _compute.unscaled_loss,
@@ -539,6 +551,27 @@ def test_a_loop_that_is_timed_runs_its_steps_and_leaves_no_trace_of_them():
     assert all(found.n == 5 and found.median > 0 for found in known.calls)
     for one, other in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_layers_that_draw_images_anew_are_timed():
+    inputs = keras.Input((4, 4, 1))
+    hidden = keras.layers.RandomFlip(name="flip")(inputs)
+    hidden = keras.layers.Flatten()(keras.layers.Rescaling(2.0)(hidden))
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    images = np.ones((ROWS, 4, 4, 1), "float32"), np.ones((ROWS, 1))
+    costs = facts(model, images).random_images
+    assert list(costs) == ["flip"] and costs["flip"] > 0
+
+
+def test_shapes_that_xla_compiles_are_no_dispatch():
+    def told(*sizes):
+        jitted = pooled(jit_compile=True)
+        return _tracing.dispatch(facts(jitted, lengths(*sizes), profile=IDLE))
+
+    assert told(4, 5, 6) is None
+    # Calls and loops are timed without XLA.
+    assert told(4, 4, 4).ground == "not measured"
 
 
 def test_what_a_model_refuses_is_not_offered():
