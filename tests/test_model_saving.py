@@ -347,9 +347,10 @@ def test_mixed_precision_leaves_no_trace_in_the_layers_of_a_config(tmp_path):
 class Plain(FastModel):
     """A subclass that leaves its config to Keras."""
 
-    def __init__(self, extra=0, **kwargs):
+    def __init__(self, extra=0, options=None, **kwargs):
         super().__init__(**kwargs)
         self.extra = extra
+        self.sizes = options and options.pop("sizes")
         self.top = keras.layers.Dense(1)
 
     def call(self, x):
@@ -357,12 +358,13 @@ class Plain(FastModel):
 
 
 def test_a_subclass_without_a_config_keeps_its_arguments(tmp_path):
-    model = built(Plain(extra=3, name="mine"))
+    model = built(Plain(3, {"sizes": [4, 8]}, name="mine"))
     model.compile(adam(), "mse", perf="clip_by_value")
     fit(model)
     model.save(tmp_path / "m.keras")
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     assert (type(loaded), loaded.extra, loaded.name) == (Plain, 3, "mine")
+    assert loaded.sizes == [4, 8]
     same(state(loaded), state(model))
     # The control: Keras itself writes down the default.
     assert model.get_config()["extra"] == 3

@@ -5,6 +5,7 @@ Functions here take the base class as an argument, so that nothing below
 """
 
 import contextlib
+import copy
 import functools
 import inspect
 
@@ -46,12 +47,23 @@ def keep_arguments(model, args, kwargs):
     """Keeps the plain constructor arguments of a subclass."""
     names = list(inspect.signature(type(model).__init__).parameters)[1:]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    # Copies: a constructor may change what it is given.
     vars(model)["_plain_arguments"] = {
-        name: value
+        name: copy.deepcopy(value)
         for name, value in given.items()
         if name not in ("inputs", "outputs", "name", "trainable")
-        and isinstance(value, (bool, int, float, str, type(None)))
+        and _is_plain(value)
     }
+
+
+def _is_plain(value):
+    if isinstance(value, dict):
+        return all(isinstance(k, str) for k in value) and _is_plain(
+            list(value.values())
+        )
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str, type(None)))
 
 
 def plain_arguments(model, base):
