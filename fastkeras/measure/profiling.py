@@ -42,6 +42,7 @@ from fastkeras.measure import _xplane
 from fastkeras.measure._runs import TURNS
 from fastkeras.measure._runs import Runs
 from fastkeras.measure._state import as_before
+from fastkeras.measure._state import optimizers
 from fastkeras.measure.clock import Clock
 from fastkeras.measure.profile_report import Profile
 from fastkeras.measure.stats import ratio
@@ -231,10 +232,9 @@ def _scaled(metrics, tier, phases):
 
 
 def _optimizers(model):
-    optimizer = model.optimizer
-    if optimizer is None:
-        return ()
-    return optimizer.name, private.inner_optimizer(optimizer).name
+    """The names of the optimizers, and of those in them."""
+    found = optimizers(model)
+    return {o.name for o in (*found, *map(private.inner_optimizer, found))}
 
 
 def _way(model, runs):

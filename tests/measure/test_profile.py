@@ -174,6 +174,51 @@ def test_variables_of_tensorflow_are_put_back_too():
     assert state() == before
 
 
+class Two(keras.Model):
+    """Has an optimizer for each of two layers, and a step of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(4), keras.layers.Dense(1)]
+        self.own = [keras.optimizers.Adam(0.1) for _ in self.parts]
+
+    def call(self, x):
+        return self.parts[1](self.parts[0](x))
+
+    def train_step(self, data):
+        x, y, *_ = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = keras.ops.mean((self(x) - y) ** 2)
+        for part, own in zip(self.parts, self.own, strict=True):
+            weights = part.trainable_variables
+            own.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_optimizers_of_a_step_of_its_own_are_put_back_too(is_trained):
+    results, data = [], arrays(32)
+    for looks in (False, True):
+        keras.utils.set_random_seed(3)
+        model = Two()
+        model.compile(run_eagerly=True)
+        model(data[0])
+        if is_trained:
+            model.train_on_batch(*data)
+        assert model.own[1].built is is_trained
+        if looks:
+            with _state.as_before(model):
+                model.train_on_batch(*data)
+                # Control: a step moves them.
+                assert model.own[1].built and model.own[1].iterations > 0
+        model.train_on_batch(*data)
+        held = [*model.variables, *(v for o in model.own for v in o.variables)]
+        results.append([v.numpy() for v in held])
+    assert len(results[0]) > 8
+    assert all(map(np.array_equal, *results))
+    assert {o.name for o in model.own} < profiling._optimizers(model)
+
+
 def slowly(x, y):
     def wait(a):
         time.sleep(0.03)
