@@ -16,8 +16,8 @@ class NonFinite:
         operation: String, the type of the operation; `""` if the forward
             pass was finite; None if it can't be known.
         layers: Tuple of strings, the layers whose gradient was not finite.
-        in_weights: Bool, whether only the weights told, at the end of an
-            epoch: `step` is then the last update of it, `layers` are theirs.
+        in_weights: Bool, whether only the weights told, some updates later:
+            `step` is then the last of these, `layers` are theirs.
     """
 
     step: int

@@ -12,6 +12,7 @@ import fastkeras as fk
 from fastkeras._lib.variables import of_notes
 from fastkeras._lib.warn import FastKerasWarning
 from fastkeras.callbacks import HealthMonitor
+from fastkeras.callbacks import health_monitor
 from fastkeras.engine import _parity
 
 X = np.random.RandomState(0).randn(32, 3).astype("float32")
@@ -350,7 +351,9 @@ def test_nan_in_the_data_is_told_though_an_activation_hides_it(perf, step):
         assert healthy.first_non_finite is None
 
 
-def test_nan_within_that_an_activation_hides_is_told_by_the_weights():
+def test_nan_within_that_an_activation_hides_is_told_by_the_weights(
+    monkeypatch,
+):
     x = np.minimum(X, 2)
     x[20] = 3
     inputs = keras.Input((3,))
@@ -359,12 +362,20 @@ def test_nan_within_that_an_activation_hides_is_told_by_the_weights():
     both = keras.layers.Concatenate()([first, broken])
     hidden = keras.layers.Dense(8, positive, name="hidden")(both)
     model = fk.FastModel(inputs, keras.layers.Dense(1)(hidden))
+    start = model.get_weights()
     with pytest.warns(FastKerasWarning, match="By update 4 weights"):
         health = watched(model, x)
     assert np.isnan(model.get_layer("hidden").get_weights()[0]).any()
     found = health.first_non_finite
     assert (found.step, found.layers) == (4, ("hidden",))
     assert "those of 'hidden'" in str(health)
+    # Nor has it to wait for the end of a long epoch.
+    monkeypatch.setattr(health_monitor, "LOOK", 3)
+    monkeypatch.setattr(health_monitor, "WEIGH", 1)
+    model.set_weights(start)
+    with pytest.raises(RuntimeError, match="By update 3 weights"):
+        watched(model, x, ONE, HealthMonitor(action="raise"))
+    assert model.optimizer.iterations.numpy() == 3
 
 
 @pytest.mark.parametrize("steps", [1, 4])

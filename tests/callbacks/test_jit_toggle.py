@@ -57,7 +57,9 @@ def train(model, *callbacks, epochs=4):
         (keras.Model, {"jit_compile": False}, 1e-5),
         (fk.FastModel, {"perf": STREAM}, 1e-5),
         # XLA rounds to half precision in fewer places.
-        (fk.FastModel, {"perf": SCALED}, 5e-3),
+        pytest.param(
+            fk.FastModel, {"perf": SCALED}, 5e-3, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_toggle_changes_no_number_and_traces_once_more(base, options, near):
