@@ -228,10 +228,13 @@ def dispatch(facts):
             f"; on one batch a call takes {alone}, inside a graph's loop "
             f"{looped}"
         )
-        after = looped.median
+        feed = 0.0
         if not facts.data.is_arrays or "steps_per_execution" in options[0][1]:
             # Else the rows are taken from arrays on the device.
-            after += facts.profile["seconds"]["pipeline alone"]
+            feed = facts.profile["seconds"]["pipeline alone"]
+        # By their ratio: the profile is of another moment.
+        rest = max(0.0, facts.profile.step - feed)
+        after = feed + rest * looped.median / alone.median
         ratio = facts.profile.step / after
         gain = f"about {times(ratio)} times as fast; XLA may add to it"
         if ratio < LEAST:
