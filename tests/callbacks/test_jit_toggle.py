@@ -127,7 +127,7 @@ def test_it_goes_before_what_was_pinned_and_says_so():
         train(model, JitToggle(at_epoch=0, to=False), epochs=1)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::fastkeras._lib.warn.FastKerasWarning")
 def test_it_is_silent_where_nothing_is_pinned():
     model = network(fk.FastModel)
     # Resumed after the epoch in question.
