@@ -456,7 +456,13 @@ def test_the_exit_code_says_whether_all_rows_ran(
     assert "MLP 64-128-128-10" in capsys.readouterr().out
 
 
-def test_a_row_that_raises_does_not_stop_the_bench(monkeypatch):
+@pytest.fixture
+def no_jax(monkeypatch):
+    """Whose process takes long to start, where it is installed."""
+    monkeypatch.setattr(jax_client, "why_not", lambda _: "not asked for")
+
+
+def test_a_row_that_raises_does_not_stop_the_bench(monkeypatch, no_jax):
     def fail(self):
         raise ValueError("Rule.\nMore.")
 
@@ -465,7 +471,7 @@ def test_a_row_that_raises_does_not_stop_the_bench(monkeypatch):
     assert [r["error"] for r in report["rows"]] == ["ValueError: Rule."] * 2
 
 
-def test_an_interrupt_keeps_the_rows_that_were_done(monkeypatch):
+def test_an_interrupt_keeps_the_rows_that_were_done(monkeypatch, no_jax):
     done, _ = measured()
 
     def next_row(self):

@@ -3,8 +3,11 @@
 import pytest
 
 import fastkeras as fk
+from fastkeras.bench import _technique_reasons
+from fastkeras.bench import sides
 from fastkeras.bench import techniques
 from fastkeras.bench.rows import ROWS
+from fastkeras.bench.sides import Side
 from fastkeras.bench.techniques import EAGER
 from fastkeras.bench.techniques import TECHNIQUES
 from fastkeras.bench.techniques import options
@@ -157,14 +160,33 @@ def test_an_unknown_row_is_refused():
         techniques.run(rows=["mlpp"])
 
 
+def test_the_parts_of_a_step_hold_each_other(monkeypatch):
+    # The operations of each graph, in place of the seconds.
+    monkeypatch.setattr(_technique_reasons, "_seconds", operations)
+    row = ROWS["mlp"].quick()
+    side = Side(row, fk.FastModel)
+    parts = _technique_reasons._parts(side.model, row)
+    assert 0 < parts["last"] < parts["gradients"] and parts["update"] > 0
+
+
+def operations(function):
+    graph = function.get_concrete_function().graph
+    return len(graph.get_operations())
+
+
 @pytest.mark.slow
-def test_every_way_of_a_row_runs():
+def test_every_way_of_a_row_runs(monkeypatch):
+    # Shorter turns and smaller products; no figure is looked at.
+    monkeypatch.setattr(sides, "TURN_SECONDS", 1e-3)
+    monkeypatch.setattr(_technique_reasons, "_SIZE", 32)
     report = techniques.run(rows=["mlp"], quick=True)
     (row,) = report["rows"]
-    assert row["facts"]["traces"] == {"relax": 1, "pin": 1}
-    assert 0 < row["facts"]["call"] < row["facts"]["step"]
-    parts = row["facts"]["parts"]
-    assert 0 < parts["last"] < parts["gradients"] and parts["update"] > 0
-    assert row["facts"]["half"][1] > 0 and min(row["facts"]["memory"]) > 0
+    facts = row["facts"]
+    assert facts["traces"] == {"relax": 1, "pin": 1}
+    assert facts["step"] == row["ordered"][0]["median"]
+    assert facts["parts"].keys() == {"gradients", "last", "update"}
+    for seconds in (facts["call"], facts["step"], *facts["parts"].values()):
+        assert seconds > 0
+    assert facts["half"][1] > 0 and min(facts["memory"]) > 0
     assert not [note for note in row["notes"] if "fails" in note]
     assert len(row["ordered"]) == len(NAMES)
