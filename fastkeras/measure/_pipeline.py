@@ -30,15 +30,22 @@ class Pipeline:
     Attributes:
         arguments: Dict, of the data for `fit`.
         length: Integer, the batches of all the data, or None if not known.
+        leaves_cache: Bool, whether the data keep in a cache what they have
+            read, which they can't for want of their last batches.
     """
 
     def __init__(self, data, batch_size, most):
         check_again(data)
+        self.leaves_cache = False
         if isinstance(data, tf.data.Dataset):
-            copy = copied(data).take(most)
+            graph, length = _graph(data), int(data.cardinality())
+            # To its very end: `take` stops before a cache knows that it is.
+            is_whole = 0 <= length <= most
+            copy = _read(graph, data)
+            copy = copy if is_whole else copy.take(most)
             self.arguments = {"x": copy, "shuffle": False}
-            length = int(data.cardinality())
             self.length = length if length >= 0 else None
+            self.leaves_cache = not is_whole and _caches(graph)
         elif isinstance(data, keras.utils.PyDataset):
             self.arguments = {"x": _Part(data, most), "shuffle": False}
             self.length = data.num_batches
@@ -128,20 +135,16 @@ def copied(dataset):
 
     A seeded `shuffle` counts how often it was gone through.
     """
+    return _read(_graph(dataset), dataset)
+
+
+def _graph(dataset):
+    """The graph of a pipeline, whose `shuffle`s count apart from its own."""
     graph = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset),
         external_state_policy=_IGNORE,
     )
-    copy = tf.data.experimental.from_variant(
-        tf.raw_ops.DatasetFromGraph(graph_def=_own_seeds(graph.numpy())),
-        dataset.element_spec,
-    )
-    return copy.with_options(dataset.options())
-
-
-def _own_seeds(graph):
-    """Has each `shuffle` of a pipeline count anew, apart from the original."""
-    graph = tf.compat.v1.GraphDef.FromString(graph)
+    graph = tf.compat.v1.GraphDef.FromString(graph.numpy())
     for node in graph.node:
         if "value" not in node.attr:
             continue
@@ -149,7 +152,20 @@ def _own_seeds(graph):
         if any("SeedGenerator" in h.maybe_type_name for h in handles):
             node.op = "DummySeedGenerator"
             node.attr.clear()
-    return graph.SerializeToString()
+    return graph
+
+
+def _read(graph, dataset):
+    """The pipeline of a graph, with the options of another."""
+    made = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    copy = tf.data.experimental.from_variant(made, dataset.element_spec)
+    return copy.with_options(dataset.options())
+
+
+def _caches(graph):
+    functions = (f.node_def for f in graph.library.function)
+    nodes = itertools.chain(graph.node, *functions)
+    return any(node.op.startswith("CacheDataset") for node in nodes)
 
 
 class _Part(keras.utils.PyDataset):

@@ -1,5 +1,7 @@
 """A profile in words."""
 
+from fastkeras.measure import _xplane
+
 _BAR = 30
 _OPS = 8
 # From these shares of a step on, something is worth a sentence.
@@ -30,6 +32,18 @@ LIMITS = (
     "of no phase. A trace leaves out cheap operations that have run often, as "
     "in loops of a graph: they count as dispatch or idle. A forward pass run "
     "alone takes less than here: it keeps nothing for the gradient."
+)
+
+#: Of what is not in every step.
+LOOP = (
+    "The step holds a loop of a layer, as of an LSTM. A trace leaves out its "
+    "cheap operations once they have run often: shares of phases were seen to "
+    "be off by 8 to 33 points, and part of it counts as dispatch."
+)
+_CACHE = (
+    "The pipeline keeps what it reads in a cache, which holds only once all of "
+    "it is read: the steps looked at ran as in a first epoch, later ones wait "
+    "less. With `steps` of at least the batches of the data they run as later."
 )
 
 
@@ -83,6 +97,21 @@ def _of_epochs(found):
             f"An epoch takes {beside} beside {steps}: repeat the data, so that "
             "an epoch holds more of them."
         )
+
+
+def limits(ops, tier, lacks_cache):
+    """Yields what the figures of a step can't tell.
+
+    Args:
+        ops: List of dicts, the section of a profile.
+        tier: String, how the steps ran.
+        lacks_cache: Bool, whether a cache of the pipeline never filled.
+    """
+    if lacks_cache:
+        yield _CACHE
+    in_graph = "xla" not in tier.lower()
+    if in_graph and any(_xplane.is_of_a_loop(op["name"]) for op in ops):
+        yield LOOP
 
 
 def way(found):

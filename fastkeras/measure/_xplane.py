@@ -230,6 +230,17 @@ def phase(path, optimizers):
     return "backward" if _SUM.match(name) else "other"
 
 
+def is_of_a_loop(path):
+    """Whether an operation is of a loop in a layer, such as that of an LSTM.
+
+    Args:
+        path: String, scopes and name between slashes.
+    """
+    around = path.split("/")
+    inner = list(itertools.dropwhile(_WRAPPER.match, around))
+    return any(scope.startswith("while") for scope in inner)
+
+
 _COLLECTIVE = re.compile(r"^(Collective|Nccl)")
 _SUM = re.compile(r"^AddN(_\d+)?$")
 _WRAPPER = re.compile(

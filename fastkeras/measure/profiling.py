@@ -38,6 +38,7 @@ from fastkeras._lib.machine import versions
 from fastkeras.measure import _instants
 from fastkeras.measure import _metric_cost
 from fastkeras.measure import _pipeline
+from fastkeras.measure import _profile_text
 from fastkeras.measure import _xplane
 from fastkeras.measure._runs import TURNS
 from fastkeras.measure._runs import Runs
@@ -136,14 +137,18 @@ def _build(model, spec):
 
 def _measure(model, pipeline, count, steps, log_dir, say):
     clock = Clock()
-    notes, epochs = [], -(-steps // count)
+    epochs = -(-steps // count)
     with tempfile.TemporaryDirectory() as folder:
         real = Runs(count, epochs, clock, folder)
         still = Runs(count, epochs, clock)
         alone = _pipeline.Alone(pipeline, epochs, clock)
         say("profile: the model on its data")
         real.fit(model, **pipeline.arguments)
-        run = _way(model, real)
+        run = {
+            "steps per epoch": count,
+            "batches in the data": pipeline.length,
+            **_way(model, real),
+        }
         batch, frozen = pipeline.frozen(count, "resident" in run["feeds"])
         say("profile: one batch, the pipeline alone, its data: in turns")
         for turn in range(TURNS):
@@ -155,9 +160,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         metrics = _metric_cost.seconds(model, batch, clock)
         say("profile: the trace")
         traced, spread = _traced(model, folder, real)
-        if log_dir:
-            shutil.copytree(folder, log_dir, dirs_exist_ok=True)
-            notes.append(_where(log_dir))
+        notes = _keep(folder, log_dir)
     metrics = _scaled(metrics, run["tier"], traced["phases"])
     times = {
         "step": real.step,
@@ -165,6 +168,8 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         "pipeline alone": alone.step,
         "epoch beside its steps": real.beside,
     }
+    lacks_cache = pipeline.leaves_cache and count == steps
+    notes += _profile_text.limits(traced["ops"], run["tier"], lacks_cache)
     waits = traced["split"]["input"] / real.step.median
     return Profile(
         {
@@ -172,12 +177,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
             "machine": machine(),
             "versions": versions(),
             "model": model.name,
-            "run": {
-                "steps": real.traced,
-                "steps per epoch": count,
-                "batches in the data": pipeline.length,
-                **run,
-            },
+            "run": run,
             **_seconds(times, metrics, spread),
             "input": _verdict(real.turns, still.turns, alone.turns, waits),
             **traced,
@@ -198,6 +198,14 @@ def _traced(model, folder, runs):
     finally:
         if collects:
             gc.enable()
+
+
+def _keep(folder, log_dir):
+    """Copies the trace to where it is to be kept, and says where that is."""
+    if not log_dir:
+        return []
+    shutil.copytree(folder, log_dir, dirs_exist_ok=True)
+    return [_where(log_dir)]
 
 
 def _where(log_dir):
@@ -255,6 +263,7 @@ def _way(model, runs):
             # A launch of such a tier calls its function step by step.
             per_call = 1.0
     return {
+        "steps": runs.traced,
         "steps per launch": 1.0 if eager else per_call,
         "eager": eager,
         "tier": "eager" if eager else tier,

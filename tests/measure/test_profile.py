@@ -15,6 +15,7 @@ import fastkeras as fk
 from fastkeras import measure
 from fastkeras._lib import private_measure
 from fastkeras.measure import _metric_cost
+from fastkeras.measure import _pipeline
 from fastkeras.measure import _runs
 from fastkeras.measure import _state
 from fastkeras.measure import _xplane
@@ -250,6 +251,22 @@ def test_a_slow_pipeline_is_named_at_any_steps_per_launch(kind, options):
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("most", "reads"), [(3, 6), (4, 4), (9, 4)])
+def test_a_cache_is_filled_or_it_is_said_that_it_is_not(most, reads):
+    seen = []
+    data = tf.data.Dataset.range(4)
+    data = data.map(
+        lambda k: tf.py_function(lambda a: seen.append(1) or a, [k], tf.int64)
+    )
+    pipeline = _pipeline.Pipeline(data.cache(), None, most)
+    for _ in range(2):
+        list(pipeline.arguments["x"])
+    assert len(seen) == reads
+    assert pipeline.leaves_cache is (most < 4)
+    # Control: one that keeps nothing.
+    assert not _pipeline.Pipeline(data, None, 3).leaves_cache
+
+
 def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     x, y = arrays(160)
     model = make(width=2**15)
@@ -329,7 +346,7 @@ def test_metrics_are_told_apart_and_the_dear_one_is_named():
 def test_functions_that_are_run_eagerly_make_eager_steps(everywhere):
     tf.config.run_functions_eagerly(everywhere)
     try:
-        runs = type("Runs", (), {"batches_per_launch": 4.0})
+        runs = type("Runs", (), {"batches_per_launch": 4.0, "traced": 8})
         way = profiling._way(make(), runs)
     finally:
         tf.config.run_functions_eagerly(False)

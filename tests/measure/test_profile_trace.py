@@ -8,6 +8,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from fastkeras.measure import ManualClock
 from fastkeras.measure import _instants
 from fastkeras.measure import _pipeline
+from fastkeras.measure import _profile_text
 from fastkeras.measure import _runs
 from fastkeras.measure import _xplane
 from fastkeras.measure import summarize
@@ -162,6 +163,26 @@ def test_phases_are_told_by_scope():
     assert other["StatefulPartitionedCall/adam/Mul_3"] == "forward"
     assert _xplane.phase("while/body/_1/Less", ()) == "other"
     assert _xplane.phase("replica_1/CollectiveReduceV2_1", ()) == "replicas"
+
+
+@pytest.mark.parametrize(
+    ("path", "is_of_a_loop"),
+    [
+        ("net/lstm/while/lstm_cell/MatMul", True),
+        ("while/body/_1/gradient_tape/net/lstm_2/while_grad/body/Mul", True),
+        # The loop over the steps of a launch.
+        ("while/body/_1/net/dense/MatMul", False),
+        ("net/dense/MatMul", False),
+    ],
+)
+def test_a_loop_of_a_layer_is_told_from_that_of_a_launch(path, is_of_a_loop):
+    assert _xplane.is_of_a_loop(path) is is_of_a_loop
+    ops = [{"name": "net/dense/MatMul"}, {"name": path}]
+    assert list(_profile_text.limits(ops, "graph-step", False)) == (
+        [_profile_text.LOOP] if is_of_a_loop else []
+    )
+    # The control: XLA's instructions are all traced.
+    assert not list(_profile_text.limits(ops, "Keras, XLA", False))
 
 
 def test_eager_and_compiled_calls_are_told_apart():
