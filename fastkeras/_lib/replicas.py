@@ -17,6 +17,17 @@ _WORKERS = ("chief", "worker")
 
 
 @contextlib.contextmanager
+def without_sum(optimizer):
+    """Keeps an optimizer from summing gradients over the replicas itself."""
+    inner = inner_optimizer(optimizer)
+    inner.__dict__["_all_reduce_sum_gradients"] = list
+    try:
+        yield inner
+    finally:
+        inner.__dict__.pop("_all_reduce_sum_gradients", None)
+
+
+@contextlib.contextmanager
 def gradients_already_summed(optimizer):
     """Keeps an optimizer from summing over the replicas a second time.
 
@@ -31,15 +42,13 @@ def gradients_already_summed(optimizer):
         Function of the strategy that overwrites the weights with their moving
         averages where it is time; call it outside the replicas, afterwards.
     """
-    inner = inner_optimizer(optimizer)
-    frequency = inner.ema_overwrite_frequency
-    inner.__dict__["_all_reduce_sum_gradients"] = list
-    inner.__dict__["ema_overwrite_frequency"] = None
-    try:
-        yield lambda strategy: _overwrite(strategy, inner, frequency)
-    finally:
-        inner.__dict__.pop("_all_reduce_sum_gradients", None)
-        inner.__dict__["ema_overwrite_frequency"] = frequency
+    with without_sum(optimizer) as inner:
+        frequency = inner.ema_overwrite_frequency
+        inner.__dict__["ema_overwrite_frequency"] = None
+        try:
+            yield lambda strategy: _overwrite(strategy, inner, frequency)
+        finally:
+            inner.__dict__["ema_overwrite_frequency"] = frequency
 
 
 def _overwrite(strategy, optimizer, frequency):

@@ -42,6 +42,23 @@ def with_gradient(gradients, variables, told):
     return [g for g, _ in kept], [v for _, v in kept]
 
 
+def needed(optimizer):
+    """The optimizer of a model that is trained.
+
+    Raises:
+        ValueError: If it has none, which is enough to evaluate it.
+    """
+    if optimizer is None:
+        raise ValueError(
+            checks.message(
+                "To train a model takes an optimizer",
+                "optimizer=None",
+                'Give one to `compile`, such as "adam".',
+            )
+        )
+    return optimizer
+
+
 def guarded(ok, apply):
     """Calls `apply`, only if `ok`; always where nothing guards the update."""
     if ok is None:
@@ -53,6 +70,20 @@ def guarded(ok, apply):
         return tf.constant(True)
 
     tf.cond(ok, yes, lambda: tf.constant(False))
+
+
+def alone(optimizer, gradients, variables, ok):
+    """Applies gradients where there are no replicas.
+
+    Keras would sum them all the same, by a function with a gradient of its
+    own, which TensorFlow keeps for good, and with it the graph of the step.
+    """
+
+    def apply():
+        with replicas.without_sum(optimizer):
+            optimizer.apply(gradients, variables)
+
+    guarded(ok, apply)
 
 
 def across(optimizer, gradients, variables, ok):

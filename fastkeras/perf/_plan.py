@@ -188,6 +188,8 @@ def check_plan(plan, model, optimizer):
 
 
 def _check_option(feature, option, optimizer):
+    if optimizer is None:
+        return
     name = type(feature).__name__
     if option == "LossScaleOptimizer":
         clash = isinstance(optimizer, private.LossScaleOptimizer)

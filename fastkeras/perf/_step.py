@@ -159,14 +159,14 @@ class Step:
         gradients, variables = _apply.with_gradient(
             update.gradients, variables, self.told
         )
+        optimizer = _apply.needed(model.optimizer)
+        if self.plan.is_keras:
+            optimizer.apply(gradients, variables)
+            return
         # Also one replica of a strategy: its optimizer merges the replicas,
         # which no condition may hold.
-        if tf.distribute.has_strategy() and not self.plan.is_keras:
-            _apply.across(model.optimizer, gradients, variables, update.ok)
-        else:
-            _apply.guarded(
-                update.ok, lambda: model.optimizer.apply(gradients, variables)
-            )
+        apply = _apply.across if tf.distribute.has_strategy() else _apply.alone
+        apply(optimizer, gradients, variables, update.ok)
         for feature, state in self.pairs:
             feature.settle(state, update.ok)
 
