@@ -18,7 +18,6 @@ from fastkeras.advise._graph import step_function
 from fastkeras.advise._rules import RULES
 from fastkeras.measure import ManualClock
 from tests.advise._models import ROWS
-from tests.advise._models import Eager
 from tests.advise._models import MakingALayer
 from tests.advise._models import arrays
 from tests.advise._models import dense
@@ -41,11 +40,6 @@ def eager_is_slow(model):
     return 1.0 if model.run_eagerly else 0.1
 
 
-def eager_is_fast(model):
-    # So long that a turn is one step.
-    return 0.4 if model.run_eagerly else 1.0
-
-
 def random_model(cls=keras.Model, **options):
     return dense(
         cls,
@@ -56,6 +50,8 @@ def random_model(cls=keras.Model, **options):
     )
 
 
+#: Steps run in one way, whatever is measured.
+ONE_TIER = fk.perf.Execution(jit=False, steps_per_launch=1)
 #: As many batches as are profiled: of fewer, more epochs are trained.
 TEN = arrays(10 * ROWS)
 
@@ -87,27 +83,38 @@ def trained(model):
     ("cls", "options"),
     [
         (keras.Model, {}),
-        (fk.FastModel, {"perf": "mixed_float16"}),
+        (fk.FastModel, {"perf": ["mixed_float16", ONE_TIER]}),
         (keras.Model, {"run_eagerly": True}),
     ],
     ids=["keras", "fast", "eager"],
 )
-def test_the_state_is_as_before(cls, options):
+def test_the_state_is_as_before_and_so_is_what_is_trained(cls, options):
     seen = []
 
     def loss(y, y_pred):
         seen.append(y_pred)
         return keras.ops.mean(keras.ops.square(y - y_pred), -1)
 
-    model = random_model(cls)
-    model.compile("adam", loss, metrics=["mae"], **options)
-    trained(model)
+    def made():
+        keras.utils.set_random_seed(7)
+        model = random_model(cls)
+        model.compile("adam", loss, metrics=["mae"], **options)
+        return trained(model)
+
+    model, twin = made(), made()
     before, kept = snapshot(model), list(seen)
     found = fk.advise(model, TEN, ROWS)
     assert same(before, snapshot(model))
     # A list of the user's grows in the trace, and is cut again.
     assert "Python list in the graph" in [a.rule for a in found]
     assert list(map(id, seen)) == list(map(id, kept))
+    found = []
+    for each in model, twin:
+        # The rows are shuffled alike.
+        keras.utils.set_random_seed(8)
+        found.append(trained(each).get_weights())
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_without_putting_back_the_state_would_differ():
@@ -115,18 +122,6 @@ def test_without_putting_back_the_state_would_differ():
     before = snapshot(model)
     step_function(model)(Data(arrays(), ROWS).batch)
     assert not same(before, snapshot(model))
-
-
-def test_training_after_advice_is_training_without_it():
-    def run(advised):
-        keras.utils.set_random_seed(7)
-        model = random_model()
-        if advised:
-            fk.advise(model, TEN, ROWS)
-        return trained(model).get_weights()
-
-    for one, other in zip(run(True), run(False), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 # What it says.
@@ -163,15 +158,15 @@ def test_an_unbuilt_model_is_advised():
 def test_a_pydataset_with_workers_is_advised():
     class Batches(keras.utils.PyDataset):
         def __len__(self):
-            return 2
+            return 10
 
         def __getitem__(self, index):
             return tuple(a[:ROWS] for a in arrays())
 
-    facts = Facts(dense(), Batches(workers=2), steps=2)
+    facts = Facts(dense(), Batches(workers=2))
     assert facts.data.rows == ROWS and facts.data.is_whole
     # Two passes of all batches: none of a pass that was left.
-    assert facts.profile["run"]["steps per epoch"] == 2
+    assert facts.profile["run"]["steps per epoch"] == 10
 
 
 @pytest.mark.parametrize(
@@ -234,7 +229,7 @@ def test_a_real_pipeline_that_is_slower_than_the_step_is_told():
     late = rows.map(lambda x, y: (tf.ensure_shape(slow(x), (4,)), y))
     assert "the stage Map takes most" in told(dense(), late.take(40)).evidence
     # A step that takes far longer than a batch.
-    long = dense(layers=[keras.layers.Dense(n) for n in (512, 1024)])
+    long = dense(layers=[keras.layers.Dense(512) for _ in range(2)])
     assert told(long, rows) is None
 
 
@@ -262,31 +257,13 @@ def test_what_is_faster_is_kept_with_a_receipt(caplog):
     assert same(before, snapshot(model))
 
 
-def test_what_is_slower_is_not_kept():
-    model = dense(run_eagerly=True)
-    clock = Slowed(model, eager_is_fast)
-    (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
-    assert not advice.kept
-    assert "not faster beyond the noise" in advice.receipt
-    assert model.run_eagerly
-
-
-def test_what_computes_something_else_is_not_kept():
-    model = Eager()
-    model.compile("sgd", "mse", run_eagerly=True)
-    clock = Slowed(model, eager_is_slow)
-    (advice,) = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)
-    assert not advice.kept
-    assert "the numbers do not agree" in advice.receipt
-
-
 def test_a_fast_model_is_compiled_anew_and_trains_the_same():
     def pinned_is_slow(model):
         return 1.0 if model.perf.execution.steps_per_launch == 1 else 0.1
 
     def run(advised):
         keras.utils.set_random_seed(1)
-        model = fast(fk.perf.Execution(jit=False, steps_per_launch=1))
+        model = fast(ONE_TIER)
         if advised:
             clock = Slowed(model, pinned_is_slow)
             found = fk.advise(model, arrays(), ROWS, 2, apply=True, clock=clock)

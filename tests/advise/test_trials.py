@@ -14,9 +14,11 @@ from fastkeras.advise._facts import Facts
 from fastkeras.advise._trials import Comparison
 from fastkeras.advise._trials import try_all
 from fastkeras.advise._ways import Batches
+from fastkeras.advise._ways import Way
 from fastkeras.advise._ways import _Timer
 from fastkeras.measure import ManualClock
 from tests.advise._models import ROWS
+from tests.advise._models import Eager
 from tests.advise._models import arrays
 from tests.advise._models import dense
 from tests.advise._models import facts
@@ -61,6 +63,14 @@ def wide(perf="auto"):
         optimizer="sgd",
         perf=perf,
     )
+
+
+def test_what_computes_something_else_is_not_kept():
+    model = Eager()
+    model.compile("sgd", "mse", run_eagerly=True)
+    (found,) = tried(model, advice("eager", run_eagerly=False))
+    assert not found.kept and model.run_eagerly
+    assert "the numbers do not agree" in found.receipt
 
 
 def test_padding_that_saves_a_trace_is_kept():
@@ -165,11 +175,34 @@ def test_a_keras_model_is_tried_as_a_fast_one_and_stays_what_it_is():
 @pytest.mark.slow
 def test_perf_none_becomes_auto_if_that_is_faster():
     model = fast(perf=None)
+    assert model.perf.is_keras
     (receipt,) = tried(model, advice("dispatch", perf=[]))
     assert receipt.kept and not model.perf.is_keras
     trained(model)
-    (receipt,) = tried(model := fast(perf=None), advice(perf=[]), seconds=2.0)
-    assert not receipt.kept and model.perf.is_keras
+
+
+def test_replicas_are_as_before_and_so_is_the_place_in_their_data(mirrored):
+    def shuffled():
+        rows = tf.data.Dataset.from_tensor_slices(arrays())
+        return rows.shuffle(2 * ROWS, seed=1).batch(ROWS)
+
+    def order(data):
+        return np.concatenate([x for x, _ in data])
+
+    with mirrored.scope():
+        model = dense(layers=[keras.layers.Dropout(0.5, seed=3)])
+        model.optimizer.build(model.trainable_variables)
+    data, twin = shuffled(), shuffled()
+    before = snapshot(model)
+    known = facts(model, data)
+    base, batches = Way(known, {}), Batches(known.data)
+    for way in base, Way(known, {"perf": []}, base):
+        _, logs = way.run(batches, batches.shown)
+        assert np.isfinite(logs["loss"])
+        assert same(before, snapshot(model))
+    np.testing.assert_array_equal(order(data), order(twin))
+    # Gone through once, it would be in another place.
+    assert (order(twin) != order(shuffled())).any()
 
 
 # The batches of a trial.
@@ -252,8 +285,10 @@ def test_a_pinned_signature_is_tried_and_kept_where_it_is_faster():
     pinned = advice(execution={"signature": "pin"})
     (found,) = tried(model, pinned)
     assert found.kept and model.perf.execution.signature == "pin"
-    (found,) = tried(trained(dense(fk.FastModel)), pinned, seconds=2.0)
-    assert not found.kept
+    model = trained(dense(fk.FastModel))
+    (found,) = tried(model, pinned, seconds=2.0)
+    assert not found.kept and model.perf.execution.signature != "pin"
+    assert found.receipt.endswith("it is not faster beyond the noise")
 
 
 def test_steps_are_timed_without_what_an_epoch_begins_and_ends_with():
