@@ -17,12 +17,13 @@ of your own keeps it in effect. A tier that takes much more memory than the
 graph is left out: its compiler keeps what is to be computed again.
 Measured: the tensors of a step, as TensorFlow's allocator counts them on a
 CPU. Chains of 16, 64 and 256 layers of 1 MB: 10, 18 and 34 MB in the graph, 18,
-34 and 66 under XLA (64 layers without it: 67 in the graph); 64 layers with
-BatchNormalization and Dropout: 30 instead of 150. 16 blocks of 4 layers of 1
-MB, with 17 MB of weights: 24 instead of 72, most of it the inputs of the
-blocks; in chosen segments 21; with Dropout 29 instead of 156, with
-BatchNormalization 28 instead of 138, under XLA 25 instead of 169. Four LSTM of
-40 steps, each a block: 136 instead of 366.
+34 and 66 under XLA (64 layers without it: 67 in the graph); on one core, which
+puts the gradients of weights off, 36 layers of 0.5 MB: 10 instead of 21; 64
+layers of 1 MB with BatchNormalization and Dropout: 30 instead of 150. 16 blocks
+of 4 layers of 1 MB, with 17 MB of weights: 24 instead of 72, most of it the
+inputs of the blocks; in chosen segments 21; with Dropout 29 instead of 156,
+with BatchNormalization 28 instead of 138, under XLA 25 instead of 169. Four
+LSTM of 40 steps, each a block: 136 instead of 366.
 Reference: Chen et al. 2016, arXiv:1604.06174.
 """
 
