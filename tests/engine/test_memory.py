@@ -171,5 +171,5 @@ def test_models_that_are_dropped_leave_little_behind():
     assert ran.returncode == 0, ran.stderr[-2000:]
     fast, stock = map(json.loads, ran.stdout.splitlines())
     assert fast["alive"] == 0
-    # A plain keras.Model leaves 4.4 MB in the same script, a FastModel 1.7.
+    # A plain keras.Model leaves 4.4 MB in the same script, a FastModel 0.5.
     assert fast["grown"] < stock["grown"]
