@@ -54,8 +54,9 @@ class Code:
             return
         self.functions[name] = function
         for call in _calls(function):
-            if cls is not None and _written(call).startswith("self."):
-                self._add_method(cls, _written(call).removeprefix("self."))
+            if cls is not None and _written(call).startswith(_own(function)):
+                method = _written(call).removeprefix(_own(function))
+                self._add_method(cls, method)
 
     @property
     def lists(self):
@@ -77,7 +78,7 @@ class Code:
             _place(name, function, node)
             for name, function in self.functions.items()
             for node in _nodes(function, ast.AugAssign)
-            if ast.unparse(node.target).startswith("self.")
+            if ast.unparse(node.target).startswith(_own(function))
         ]
 
     def fetches(self):
@@ -123,6 +124,11 @@ class Code:
                 if is_one(call) or is_other(function, call)
             ]
         return found
+
+
+def _own(function):
+    """How an attribute of its owner begins in a method, such as `self.`."""
+    return f"{next(iter(inspect.signature(function).parameters), '')}."
 
 
 def _place(name, function, node):

@@ -237,6 +237,8 @@ def dispatch(facts):
         after = feed + rest * looped.median / alone.median
         ratio = facts.profile.step / after
         gain = f"about {times(ratio)} times as fast; XLA may add to it"
+        if ratio < LEAST and facts.profile["input"]["bound"]:
+            return None
         if ratio < LEAST:
             gain = "none in a loop; XLA may give some"
     return Advice(

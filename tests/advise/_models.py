@@ -156,13 +156,13 @@ class Eager(keras.Model):
 
 
 class Counting(keras.Model):
-    """Passes a Python number to a function of its own."""
+    """Passes a Python number to a function of its own; `self` has any name."""
 
     count = 0
 
-    def train_step(self, data):
-        self.count += 1
-        return self.inner(data, self.count)
+    def train_step(me, data):
+        me.count += 1
+        return me.inner(data, me.count)
 
     @tf.function
     def inner(self, data, count):

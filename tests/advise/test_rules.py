@@ -542,6 +542,9 @@ def test_what_calls_cost_is_expected_from_a_loop_that_was_timed():
     without = told(profile=IDLE, calls=None)
     assert without.ground == "not measured" and "times" not in without.gain
     assert "none" in told(profile=IDLE, calls=calls(8e-3)).gain
+    # Where steps wait for the input, that is to be told alone.
+    waits = profile(python=0.75, waits=0.2, pipeline=4e-3)
+    assert told(profile=waits) is None
 
 
 def test_a_loop_that_is_timed_runs_its_steps_and_leaves_no_trace_of_them():
