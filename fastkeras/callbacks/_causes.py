@@ -3,6 +3,7 @@
 from fastkeras.engine._specs import NOTHING
 from fastkeras.engine._specs import SIZE
 from fastkeras.engine._specs import WINDOW
+from fastkeras.perf.pad_batches import PadBatches
 
 LAST_BATCH = "the last batch is smaller"
 LAST_WINDOW = "the last update has fewer batches"
@@ -40,7 +41,7 @@ FIXES = {
     "number is a new trace.",
     STRUCTURE: "Give each batch the same parts: x, y and sample weights.",
     REBUILT: "Compile once, before `fit`; what changes later (a learning rate)"
-    " belongs in a variable.",
+    " belongs in a variable. After a change of `trainable` it has to be.",
     CONTEXT: "Call it under one strategy and with one dtype policy; a value "
     "from outside that the step reads should be a `tf.Variable`.",
     VARIABLES: "Build the model before `fit`: give it a `keras.Input`, call "
@@ -56,6 +57,23 @@ BUILT = (
     "`model.optimizer.build(model.trainable_variables)` and, with metrics, "
     "`model.test_on_batch(x, y)` on a few rows."
 )
+
+
+#: The fix where a plan pads sequences already.
+PADDED = (
+    "Each length that `PadBatches` fills up to is traced once: let it be, or "
+    "take fewer of them, by a larger `multiple_of` or fewer `buckets`."
+)
+
+
+def fix(cause, model):
+    """What to do about a cause, in a model as it is compiled."""
+    if cause == LENGTH and hasattr(model, "perf"):
+        for feature in model.perf.features:
+            pads = isinstance(feature, PadBatches)
+            if pads and (feature.multiple_of or feature.buckets):
+                return PADDED
+    return FIXES[cause]
 
 
 def cause(entry, last):

@@ -7,6 +7,7 @@ says the rest.
 """
 
 import numbers
+import os
 
 import keras
 
@@ -96,6 +97,41 @@ def synchronise(model):
     """Waits until the device has done all updates handed to it."""
     if model.optimizer is not None:
         model.optimizer.iterations.numpy()
+
+
+def path(value, name):
+    """The path of a folder, as a string.
+
+    Raises:
+        TypeError: If `value` is neither a string nor a path.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(
+            checks.message(
+                f"`{name}` must be a string or a path",
+                f"{name}={value!r}",
+                'Give a folder, such as "runs/1".',
+            )
+        )
+    return os.fspath(value)
+
+
+def check_monitors(values):
+    """Refuses what is no list of callbacks of this package.
+
+    Raises:
+        TypeError: If `values` is something else.
+    """
+    is_list = isinstance(values, (list, tuple))
+    if not is_list or not all(isinstance(one, Monitor) for one in values):
+        raise TypeError(
+            checks.message(
+                "`monitors` must be a list of callbacks of fastkeras",
+                f"monitors={values!r}",
+                "Give a list such as [StepTimer()]; other callbacks go to "
+                "`fit`.",
+            )
+        )
 
 
 def check_count(value, name, remedy):

@@ -135,6 +135,16 @@ class Profiler:
         return {(file, file.stat().st_mtime_ns) for file in files}
 
 
+def warn_outside_of_fit(profile, method, told):
+    """Says that the batches of another method are not profiled."""
+    warn(
+        f"`profile={profile}` counts the batches of `fit`: `{method}` is not "
+        "profiled. Call `fastkeras.measure.profile(model, data)` for a "
+        "profile of some steps, or give this callback to `fit`.",
+        told=told,
+    )
+
+
 def check_range(profile):
     """Refuses what is neither None nor a first and a last batch."""
     if profile is None:

@@ -14,19 +14,6 @@ import tensorflow as tf
 from fastkeras._lib import checks
 
 
-def path(log_dir):
-    """The path of a folder, as a string."""
-    if not isinstance(log_dir, (str, os.PathLike)):
-        raise TypeError(
-            checks.message(
-                "`log_dir` must be a string or a path",
-                f"log_dir={log_dir!r}",
-                'Give a folder, such as "logs/run1".',
-            )
-        )
-    return os.fspath(log_dir)
-
-
 def check_folder(folder):
     """Refuses a folder that can't be written to, before any step is run."""
     try:

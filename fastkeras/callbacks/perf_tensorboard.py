@@ -12,8 +12,11 @@ from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _model
 from fastkeras.callbacks import _summaries
 from fastkeras.callbacks._monitor import Monitor
+from fastkeras.callbacks._monitor import check_monitors
+from fastkeras.callbacks._monitor import path
 from fastkeras.callbacks._profiling import Profiler
 from fastkeras.callbacks._profiling import check_range
+from fastkeras.callbacks._profiling import warn_outside_of_fit
 from fastkeras.callbacks.memory_monitor import MemoryMonitor
 from fastkeras.callbacks.retrace_monitor import RetraceMonitor
 from fastkeras.callbacks.step_timer import StepTimer
@@ -80,18 +83,15 @@ class PerfTensorBoard(Monitor, Closing):
         super().__init__()
         checks.positive_int(every, "every", "Leave it out for the default.")
         check_range(profile)
-        _summaries.check_hparams(hparams or {})
-        self.folder = os.path.join(_summaries.path(log_dir), "perf")
+        if monitors is None:
+            monitors = [StepTimer(), RetraceMonitor("ignore"), MemoryMonitor()]
+        check_monitors(monitors)
+        self.hparams = {} if hparams is None else hparams
+        _summaries.check_hparams(self.hparams)
+        self.folder = os.path.join(path(log_dir, "log_dir"), "perf")
         self.profile = profile
         self.every = every
         self.monitors = monitors
-        if monitors is None:
-            self.monitors = [
-                StepTimer(),
-                RetraceMonitor("ignore"),
-                MemoryMonitor(),
-            ]
-        self.hparams = hparams or {}
         self.profile_files = []
         self._writer = self._profiler = None
         self._given, self._points = {}, set()
@@ -114,17 +114,19 @@ class PerfTensorBoard(Monitor, Closing):
 
     # Hooks, handed on.
 
+    def _hand_on(self, hook, *args):
+        for monitor in self.monitors:
+            getattr(monitor, hook)(*args)
+
     def set_params(self, params):
         super().set_params(params)
-        for monitor in self.monitors:
-            monitor.set_params(params)
+        self._hand_on("set_params", params)
 
     def set_model(self, model):
         if model is not self._model:
             self._end = None
         super().set_model(model)
-        for monitor in self.monitors:
-            monitor.set_model(model)
+        self._hand_on("set_model", model)
 
     def on_train_begin(self, logs=None):
         # Keras tells no callback of an error that ended the last `fit`.
@@ -144,15 +146,13 @@ class PerfTensorBoard(Monitor, Closing):
         if self.hparams:
             with self._writer.as_default():
                 _summaries.hparams(self.hparams, time.time())
-        for monitor in self.monitors:
-            monitor.on_train_begin(logs)
+        self._hand_on("on_train_begin", logs)
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
         self._begin, self._first = time.perf_counter(), None
         self._trained = _model.trained(self.model)
-        for monitor in self.monitors:
-            monitor.on_epoch_begin(epoch, logs)
+        self._hand_on("on_epoch_begin", epoch, logs)
 
     def on_train_batch_begin(self, batch, logs=None):
         # Not the last launch: Keras may count it as full though it is not.
@@ -179,26 +179,32 @@ class PerfTensorBoard(Monitor, Closing):
 
     def on_predict_begin(self, logs=None):
         self._warn_outside_of_fit("predict")
+        self._hand_on("on_predict_begin", logs)
+
+    def on_predict_end(self, logs=None):
+        self._hand_on("on_predict_end", logs)
 
     def on_test_begin(self, logs=None):
         self._warn_outside_of_fit("evaluate")
         super().on_test_begin(logs)
-        for monitor in self.monitors:
-            monitor.on_test_begin(logs)
+        self._hand_on("on_test_begin", logs)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._hand_on("on_test_batch_begin", batch, logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._hand_on("on_test_batch_end", batch, logs)
 
     def on_test_end(self, logs=None):
-        for monitor in self.monitors:
-            monitor.on_test_end(logs)
+        self._hand_on("on_test_end", logs)
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
-        for monitor in self.monitors:
-            monitor.on_epoch_end(epoch, logs)
+        self._hand_on("on_epoch_end", epoch, logs)
         self._write(logs or {})
 
     def on_train_end(self, logs=None):
-        for monitor in self.monitors:
-            monitor.on_train_end(logs)
+        self._hand_on("on_train_end", logs)
         with self._writer.as_default():
             receipt = f"```\n{_model.receipt(self.model)}\n```"
             _summaries.text("receipt", receipt, self._step(self.seen))
@@ -242,13 +248,7 @@ class PerfTensorBoard(Monitor, Closing):
 
     def _warn_outside_of_fit(self, method):
         if self.profile and self._writer is None and not self.profile_files:
-            warn(
-                f"`profile={self.profile}` counts the batches of `fit`: "
-                f"`{method}` is not profiled. Call "
-                "`fastkeras.measure.profile(model, data)` for a profile of "
-                "some steps, or give this callback to `fit`.",
-                told=self._told,
-            )
+            warn_outside_of_fit(self.profile, method, self._told)
 
     def _step(self, seen):
         """The place on the axis after so many batches of this training."""

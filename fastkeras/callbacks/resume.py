@@ -12,6 +12,7 @@ from fastkeras._lib import randomness
 from fastkeras._lib import replicas
 from fastkeras._lib.warn import warn
 from fastkeras.callbacks import _resume_state
+from fastkeras.callbacks._monitor import path
 from fastkeras.callbacks._resume_files import Files
 from fastkeras.model import FastModel
 
@@ -104,7 +105,7 @@ class Resume(engine.Keeper):
         checks.positive_int(keep, "keep", "One state has to stay.")
         if every_steps is None and every_seconds is None:
             every_epochs = every_epochs or 1
-        self.directory = pathlib.Path(directory)
+        self.directory = pathlib.Path(path(directory, "directory"))
         self.every_steps = every_steps
         self.every_epochs = every_epochs
         self.every_seconds = every_seconds

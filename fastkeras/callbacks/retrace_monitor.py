@@ -252,7 +252,7 @@ class RetraceMonitor(Monitor):
             batch,
             entry.seconds,
             cause,
-            _causes.FIXES[cause],
+            _causes.fix(cause, self.model),
             self._where(name, first, batch),
             entry.compiled,
         )

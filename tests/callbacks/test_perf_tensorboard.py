@@ -337,8 +337,12 @@ def test_names_and_values_of_any_kind_are_written(tmp_path):
     for wrong in ({"rates": [1, 2]}, {1: 2}):
         with pytest.raises(TypeError, match="Each of `hparams` must be"):
             PerfTensorBoard(tmp_path, hparams=wrong)
-    with pytest.raises(TypeError, match="`hparams` must be a dict"):
-        PerfTensorBoard(tmp_path, hparams=["rate"])
+    for wrong in (["rate"], []):
+        with pytest.raises(TypeError, match="`hparams` must be a dict"):
+            PerfTensorBoard(tmp_path, hparams=wrong)
+    for wrong in (StepTimer(), [keras.callbacks.History()], "all"):
+        with pytest.raises(TypeError, match="`monitors` must be a list of"):
+            PerfTensorBoard(tmp_path, monitors=wrong)
     for wrong in (None, 5, b"logs"):
         with pytest.raises(TypeError, match="`log_dir` must be a string or"):
             PerfTensorBoard(wrong)

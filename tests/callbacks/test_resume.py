@@ -493,6 +493,11 @@ def test_what_can_not_be_is_refused(arguments, error, tmp_path):
         Resume(tmp_path, **arguments)
 
 
+def test_a_folder_is_a_string_or_a_path():
+    with pytest.raises(TypeError, match="`directory` must be a string or a"):
+        Resume(None)
+
+
 def test_a_plain_model_is_refused(tmp_path):
     with pytest.raises(TypeError, match="Resume needs a FastModel"):
         quick(Resume(tmp_path), perf=None)

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 import fastkeras as fk
 from fastkeras._lib.warn import FastKerasWarning
+from fastkeras.callbacks import PerfTensorBoard
 from fastkeras.callbacks import RetraceMonitor
+from fastkeras.callbacks import _causes
 
 X = np.random.RandomState(0).randn(103, 4).astype("float32")
 Y = X[:, :1]
@@ -331,6 +333,29 @@ def test_evaluate_and_predict_tell_of_theirs():
         model.predict(X, 10, verbose=0, callbacks=[monitor])
     whole = RetraceMonitor("raise")
     model.predict(X[:40], 10, verbose=0, callbacks=[whole])
+
+
+def test_within_a_board_it_tells_the_same(tmp_path):
+    beside, within = RetraceMonitor("ignore"), RetraceMonitor("ignore")
+    board = PerfTensorBoard(tmp_path, monitors=[within])
+    model = network(perf=ONE_STEP)
+    model.evaluate(X, Y, 10, verbose=0, callbacks=[beside, board])
+    model.predict(X, 10, verbose=0, callbacks=[beside, board])
+    found = [(e.function, e.cause, e.where) for e in within.events]
+    assert found == [(e.function, e.cause, e.where) for e in beside.events]
+    assert {cause for _, cause, _ in found} == {"the last batch is smaller"}
+
+
+def test_the_fix_for_lengths_that_are_padded_already_is_another():
+    fixes = []
+    for size in (None, 4):
+        inputs = keras.Input((None,))
+        hidden = keras.layers.Embedding(9, 1, mask_zero=True)(inputs)
+        hidden = keras.layers.LSTM(1)(hidden)
+        model = fk.FastModel(inputs, hidden)
+        model.compile("sgd", "mse", perf=[fk.perf.PadBatches("batch", size)])
+        fixes.append(_causes.fix(_causes.LENGTH, model))
+    assert fixes == [_causes.FIXES[_causes.LENGTH], _causes.PADDED]
 
 
 def test_compilations_that_can_not_be_counted_are_told():
