@@ -1,7 +1,5 @@
 """A profile in words."""
 
-from fastkeras.measure import _xplane
-
 _BAR = 30
 _OPS = 8
 # From these shares of a step on, something is worth a sentence.
@@ -99,18 +97,17 @@ def _of_epochs(found):
         )
 
 
-def limits(ops, tier, lacks_cache):
+def limits(has_loop, tier, lacks_cache):
     """Yields what the figures of a step can't tell.
 
     Args:
-        ops: List of dicts, the section of a profile.
+        has_loop: Bool, whether a layer computes in a loop.
         tier: String, how the steps ran.
         lacks_cache: Bool, whether a cache of the pipeline never filled.
     """
     if lacks_cache:
         yield _CACHE
-    in_graph = "xla" not in tier.lower()
-    if in_graph and any(_xplane.is_of_a_loop(op["name"]) for op in ops):
+    if has_loop and "xla" not in tier.lower():
         yield LOOP
 
 

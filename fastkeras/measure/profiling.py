@@ -159,7 +159,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         say("profile: the metrics")
         metrics = _metric_cost.seconds(model, batch, clock)
         say("profile: the trace")
-        traced, spread = _traced(model, folder, real)
+        traced, spread, has_loop = _traced(model, folder, real)
         notes = _keep(folder, log_dir)
     metrics = _scaled(metrics, run["tier"], traced["phases"])
     times = {
@@ -169,7 +169,7 @@ def _measure(model, pipeline, count, steps, log_dir, say):
         "epoch beside its steps": real.beside,
     }
     lacks_cache = pipeline.leaves_cache and count == steps
-    notes += _profile_text.limits(traced["ops"], run["tier"], lacks_cache)
+    notes += _profile_text.limits(has_loop, run["tier"], lacks_cache)
     waits = traced["split"]["input"] / real.step.median
     return Profile(
         {
@@ -188,13 +188,16 @@ def _measure(model, pipeline, count, steps, log_dir, say):
 
 
 def _traced(model, folder, runs):
-    """What the trace says; see `_instants.divided`."""
+    """What `_instants.divided` gives, and whether a layer has a loop."""
     # To look through a million events for garbage takes a third of the time.
     collects = gc.isenabled()
     gc.disable()
     try:
         trace = _xplane.read(folder, _optimizers(model))
-        return _instants.divided(trace, runs)
+        has_loop = any(
+            map(_xplane.is_of_a_loop, {e.name for e in trace.events})
+        )
+        return *_instants.divided(trace, runs), has_loop
     finally:
         if collects:
             gc.enable()

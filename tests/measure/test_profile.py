@@ -63,7 +63,7 @@ def shuffled():
 
 def train(model, data):
     """What a fit gives, then the metrics' state, the next random numbers."""
-    history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
+    history = model.fit(data, verbose=0, shuffle=False).history
     after = [
         keras.random.normal((2,)).numpy(),
         tf.random.normal((2,)).numpy(),
@@ -282,6 +282,11 @@ def test_data_at_hand_is_no_bottleneck_and_the_phases_are_there():
     assert found["run"]["steps"] == STEPS
     assert found["run"]["batches in the data"] == 5
     assert "model+optimizer" in str(found)
+    # Metrics are told apart, and the dear one is named.
+    (name,) = found["metrics"]
+    assert name == "AUC: AUC (200 thresholds)"
+    assert found["seconds"]["metrics"] == found["metrics"][name]
+    assert name in str(found)
 
 
 def test_cheap_operations_are_traced_before_they_are_left_out(monkeypatch):
@@ -304,8 +309,7 @@ def test_the_instructions_of_xla_have_phases_too():
     known = {"forward", "backward", "optimizer", "metrics"}
     assert known <= found["phases"].keys()
     assert not any("update_state" in vars(m) for m in model.metrics)
-    total = sum(found["phases"].values())
-    assert found["phases"].get("other", 0) < 0.1 * total
+    assert sum(op["phase"] == "other" for op in found["ops"]) <= 3
     # Control: instructions whose program is not known have no scope.
     path = found["ops"][0]["name"]
     assert _xplane.phase(path.split("/")[-1], ()) == "other"
@@ -332,14 +336,6 @@ def test_the_input_is_the_bound_if_all_runs_say_so(still, alone, waits, bound):
     # Where the turns do not agree nothing is certain.
     runs[0] = [0.010, 0.003, 0.0012]
     assert not profiling._verdict(*runs, waits)["bound"]
-
-
-def test_metrics_are_told_apart_and_the_dear_one_is_named():
-    found = profiling.profile(make(), arrays(ROWS), STEPS)
-    (name,) = found["metrics"]
-    assert name == "AUC: AUC (200 thresholds)"
-    assert found["seconds"]["metrics"] == found["metrics"][name]
-    assert name in str(found)
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
@@ -602,7 +598,9 @@ def test_two_profilers_at_once_are_refused(tmp_path):
 @pytest.mark.parametrize(
     "kind", [keras.Model, pytest.param(fk.FastModel, marks=pytest.mark.slow)]
 )
-def test_an_error_of_the_data_ends_the_trace_and_changes_nothing(kind):
+def test_an_error_of_the_data_ends_the_trace_and_changes_nothing(
+    kind, tmp_path
+):
     def batches():
         for k in range(8):
             if reads[0] == 30:
@@ -622,7 +620,9 @@ def test_an_error_of_the_data_ends_the_trace_and_changes_nothing(kind):
     assert all(map(np.array_equal, before, values(model)))
     # Control: the data can be read, and the profiler started.
     reads[0] = -1000
-    assert profiling.profile(model, data, steps=8)["run"]["steps"] == 8
+    assert len(list(data)) == 8
+    with tf.profiler.experimental.Profile(str(tmp_path)):
+        assert private_measure.is_profiled()
 
 
 def interrupted(undone, calls):
@@ -638,7 +638,7 @@ def interrupted(undone, calls):
 
 
 def test_an_interrupt_of_the_putting_back_leaves_nothing_half_done(monkeypatch):
-    model, calls = make(), []
+    model, calls = make(metrics=("mae",)), []
     model.fit(*arrays(), verbose=0)
     before = values(model)
     attributes = [dict(vars(m)) for m in model.metrics]
@@ -659,7 +659,7 @@ def test_an_interrupt_of_the_putting_back_leaves_nothing_half_done(monkeypatch):
 def test_an_interrupt_among_the_metrics_names_leaves_them_as_they_were(
     monkeypatch,
 ):
-    model, calls = make(metrics=("AUC", "accuracy")), []
+    model, calls = make(metrics=("mae", "accuracy")), []
     model.fit(*arrays(), verbose=0)
     before = [dict(vars(m)) for m in model.metrics]
     scoped = interrupted(_metric_cost._scoped, calls)

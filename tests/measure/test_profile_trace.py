@@ -177,12 +177,14 @@ def test_phases_are_told_by_scope():
 )
 def test_a_loop_of_a_layer_is_told_from_that_of_a_launch(path, is_of_a_loop):
     assert _xplane.is_of_a_loop(path) is is_of_a_loop
-    ops = [{"name": "net/dense/MatMul"}, {"name": path}]
-    assert list(_profile_text.limits(ops, "graph-step", False)) == (
-        [_profile_text.LOOP] if is_of_a_loop else []
-    )
-    # The control: XLA's instructions are all traced.
-    assert not list(_profile_text.limits(ops, "Keras, XLA", False))
+
+
+def test_a_loop_of_a_layer_is_spoken_of():
+    limits = _profile_text.limits(True, "graph-step", False)
+    assert list(limits) == [_profile_text.LOOP]
+    # The controls: no loop; XLA's instructions, which are all traced.
+    assert not list(_profile_text.limits(False, "graph-step", False))
+    assert not list(_profile_text.limits(True, "Keras, XLA", False))
 
 
 def test_eager_and_compiled_calls_are_told_apart():
