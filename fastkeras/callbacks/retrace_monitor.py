@@ -31,9 +31,10 @@ class RetraceMonitor(Monitor):
     traced once have no retrace. A first call that makes variables is traced
     twice by TensorFlow; that is no retrace either (`print(monitor)` tells of
     it), nor is a step that JitToggle or HealthMonitor makes anew. XLA compiles
-    once for each new shape, without any new trace; these are counted too. For
-    a `keras.Model` the causes are told from what its functions were traced
-    for, where an open dimension is None, and the compilations can't be known.
+    once for each new shape, without any new trace; these are counted too, but
+    for those of `predict_on_batch`. For a `keras.Model` the causes are told
+    from what its functions were traced for, where an open dimension is None,
+    and the compilations can't be known.
 
     Give it to `fit`, `evaluate` or `predict`. For a loop of your own over
     `train_on_batch` and the like, call `set_model(model)` before it; what was
