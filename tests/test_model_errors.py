@@ -138,6 +138,7 @@ CLASHES = {
         {"perf": ["acumulate"]},
         ("Did you mean 'accumulate'?",),
     ),
+    "no steps": ({"steps_per_execution": 0}, ("steps_per_execution=0",)),
     "nothing to watch": (
         {"perf": P.Watch("nowhere")},
         ("nowhere", "include"),
@@ -182,6 +183,11 @@ def test_a_part_of_perf_of_a_wrong_type_is_refused(perf):
     with pytest.raises(TypeError, match=RULE):
         model.compile("sgd", "mse", perf=perf)
     assert everything(model) == before
+
+
+def test_steps_per_execution_is_a_number():
+    with pytest.raises(TypeError, match=RULE):
+        net().compile("sgd", "mse", steps_per_execution="auto")
 
 
 def test_a_class_in_place_of_a_feature_is_told_how_to_be_one():

@@ -33,9 +33,12 @@ def options(plan, model, given):
         Dict of the arguments to change.
 
     Raises:
-        ValueError: If Keras's argument and `Execution` disagree, or the
-            strategy can't run what is asked.
+        TypeError: If `steps_per_execution` is not an integer.
+        ValueError: If it is < 1, Keras's argument and `Execution` disagree,
+            or the strategy can't run what is asked.
     """
+    steps = given["steps_per_execution"]
+    checks.positive_int(steps, "steps_per_execution", "Leave it out.")
     if is_asynchronous(model):
         check_asynchronous(plan, model, given)
     execution = plan.execution
@@ -43,7 +46,7 @@ def options(plan, model, given):
         ("jit_compile", given["jit_compile"], "auto"), ("jit", execution.jit)
     )
     steps = _agreed(
-        ("steps_per_execution", given["steps_per_execution"], 1),
+        ("steps_per_execution", steps, 1),
         ("steps_per_launch", execution.steps_per_launch),
     )
     if jit is True and not plan.is_keras:

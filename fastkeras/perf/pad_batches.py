@@ -29,6 +29,7 @@ Reference: https://www.tensorflow.org/xla/tf2xla (shapes and compilation).
 """
 
 import bisect
+import collections.abc
 import dataclasses
 import inspect
 from typing import ClassVar
@@ -103,6 +104,14 @@ class PadBatches(Feature):
             )
 
     def _settle_buckets(self):
+        if not isinstance(self.buckets, collections.abc.Iterable):
+            raise TypeError(
+                checks.message(
+                    "`buckets` must be a list of lengths",
+                    f"buckets={self.buckets!r}",
+                    _LEAVE_OUT,
+                )
+            )
         if self.multiple_of is not None or not self.buckets:
             raise ValueError(
                 checks.message(

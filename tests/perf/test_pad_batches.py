@@ -599,6 +599,7 @@ def test_inputs_of_two_lengths_in_one_batch_are_refused():
         ({"to": None}, ValueError, "needs rows or lengths to pad"),
         ({"multiple_of": 0}, ValueError, "`multiple_of` must be >= 1"),
         ({"buckets": []}, ValueError, "at least one length"),
+        ({"buckets": 8}, TypeError, "a list of lengths. Received: buckets=8"),
         ({"buckets": [8, 0]}, ValueError, "`buckets` must be >= 1"),
         ({"buckets": [8.5]}, TypeError, "`buckets` must be an integer"),
         (
