@@ -254,17 +254,17 @@ def test_on_one_device(tmp_path):
     check_cuts("one", tmp_path, batch_size=BATCH, scope=one.scope)
 
 
-def check_cuts(seed, folder, cuts=1, **arguments):
+def check_cuts(seed, folder, cuts=1, every=None, calls=(5, 12), **arguments):
     """Cuts a training, and compares its end with that of a whole one."""
     whole = Killer()
     expected = fitted(None, whole, **arguments)
     draw = random.Random(seed)
-    every = draw.randint(1, 4)
+    every = every or {"every_steps": draw.randint(1, 4)}
     for _ in range(cuts):
-        killer = Killer(draw.randint(5, 12))
+        killer = Killer(draw.randint(*calls))
         with pytest.raises(Cut):
-            fitted(Resume(folder, every_steps=every), killer, **arguments)
-    last, resume = Killer(), Resume(folder, every_steps=every)
+            fitted(Resume(folder, **every), killer, **arguments)
+    last, resume = Killer(), Resume(folder, **every)
     actual = fitted(resume, last, **arguments)
     assert resume.resumed > (0, 0)
     check_equal(expected, actual)
