@@ -49,12 +49,12 @@ def eager(facts):
     )
     if facts.traced.error:
         change += ", once nothing below keeps the step from being traced"
-    change += "; then ask again: input and device are looked at in a graph"
     can_be_tried = by_compile and not facts.traced.error
     ratio = facts.in_graph
     gain = "calls of operations from Python fall away"
     if ratio is not None:
         gain = f"{times(ratio.median)} times as fast"
+    gain += "; ask again then: input and device are looked at in a graph"
     return Advice(
         "eager",
         f"every operation is run from Python: {where}"
