@@ -1,9 +1,11 @@
 """Starts the workers of a training as processes of this machine."""
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +17,8 @@ from fastkeras._lib import checks
 
 #: Seconds between two looks at the processes.
 _LOOK = 0.05
+#: Ports that no outgoing connection is given while the processes start.
+_PORTS = range(15_000, 32_768)
 _SERVER = str(pathlib.Path(__file__).with_name("_server.py"))
 
 
@@ -118,11 +122,14 @@ def _serves(config):
 
 
 def _free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [one.getsockname()[1] for one in sockets]
+    # By chance, whatever seed is set: two launches at a time want others.
+    order = iter(random.SystemRandom().sample(_PORTS, len(_PORTS)))
+    return list(itertools.islice(filter(_is_free, order), count))
+
+
+def _is_free(port):
+    with socket.socket() as one:
+        return one.connect_ex(("localhost", port)) != 0
 
 
 @contextlib.contextmanager

@@ -3,13 +3,16 @@
 import io
 import json
 import os
+import random
 import signal
+import socket
 import threading
 import time
 
 import pytest
 
 from fastkeras import cli
+from fastkeras.distribute import _launcher
 from fastkeras.distribute import launch
 from tests.distribute import _same
 
@@ -141,3 +144,19 @@ def test_a_worker_that_trains_alone_is_told(monkeypatch, recwarn):
     # One that evaluates what others train is meant to be alone.
     monkeypatch.setenv("TF_CONFIG", worker("evaluator"))
     assert not alone()
+
+
+def test_ports_are_free_and_by_chance():
+    draws = []
+    for _ in range(2):
+        random.seed(0)
+        draws.append(_launcher._free_ports(4))
+    assert len(set(draws[0])) == 4
+    # The control: one seed gives the same numbers twice.
+    assert draws[0] != draws[1]
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        assert not _launcher._is_free(port)
+    assert _launcher._is_free(port)
