@@ -2,7 +2,6 @@
 
 import pathlib
 import tempfile
-import threading
 import time
 from typing import NamedTuple
 
@@ -68,36 +67,17 @@ def _files(folder):
 
 
 class Spent:
-    """Iterators of epochs that have ended, dropped beside the training.
+    """Iterators of short epochs that have ended, held until they are old.
 
     To drop an iterator, TensorFlow waits for the thread that tunes it, which
-    first sleeps: on a CPU 15 to 19 ms after an epoch of one batch, after a long
-    one as long as the epoch took where it misses its call. So the young are
-    held until they are old, and the old are dropped in a thread. They have
-    given out their rows: what they hold is small.
+    first sleeps: 15 to 19 ms on a CPU, for an epoch of one batch.
     """
 
     def __init__(self):
         self._held = []
-        self._dropping = threading.Thread()
 
     def add(self, iterator, begun):
         """Takes an iterator that was begun at a `time.monotonic()`."""
         self._held.append((begun, iterator))
-
-    def drop_old(self):
-        """Drops the old ones; call it when nothing else holds them."""
-        if self._dropping.is_alive():
-            return
         now = time.monotonic()
-        old = [i for t, i in self._held if now - t >= _YOUNG]
         self._held = [(t, i) for t, i in self._held if now - t < _YOUNG]
-        if old:
-            self._dropping = threading.Thread(target=old.clear)
-            self._dropping.start()
-
-    def clear(self):
-        """Drops all of them, and waits until they are gone."""
-        self._held = []
-        if self._dropping.ident is not None:
-            self._dropping.join()

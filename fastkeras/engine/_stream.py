@@ -111,7 +111,7 @@ class Stream(Feed):
     def rewind(self):
         """Makes the next epoch begin anew; no iterator is left open."""
         self._iterator = None
-        self._spent.clear()
+        self._spent = _iterators.Spent()
 
     def end(self):
         self._adapter.on_epoch_end()
@@ -284,7 +284,6 @@ class Stream(Feed):
             raise ValueError(NO_DATA)
         self._spent.add(self._iterator, self._since)
         self._iterator = None
-        self._spent.drop_old()
         self.is_spent = self._once
         if self.steps is None:
             self.length = seen or self.length

@@ -1,7 +1,6 @@
 """The position of a stream: put back, and let go of."""
 
 import gc
-import threading
 import types
 import weakref
 
@@ -82,19 +81,16 @@ def test_an_error_leaves_no_iterator_open(method, monkeypatch):
     assert left_open() == 1
 
 
-def test_iterators_are_dropped_when_they_are_old_and_beside(monkeypatch):
-    clock, seen, threads = measure.ManualClock(), [], []
+def test_iterators_of_short_epochs_are_held_while_they_are_young(monkeypatch):
+    clock, seen = measure.ManualClock(), []
     for module in (_iterators, _stream):
         time = types.SimpleNamespace(monotonic=clock.now)
         monkeypatch.setattr(module, "time", time)
     feed = stream()
 
-    def gone(_):
-        threads.append(threading.current_thread())
-
     def held_after_an_epoch():
         feed.begin()
-        seen.append(weakref.ref(feed.iterator, gone))
+        seen.append(weakref.ref(feed.iterator))
         list(feed.take(9, 1, True).data)
         feed.end()
         assert feed.iterator is None
@@ -106,12 +102,6 @@ def test_iterators_are_dropped_when_they_are_old_and_beside(monkeypatch):
 
     assert [held_after_an_epoch() for _ in range(3)] == [1, 2, 3]
     clock.advance(_iterators._YOUNG)
-    held_after_an_epoch()
-    feed._spent._dropping.join()
-    assert held() == 1
-    assert len(threads) == 3
-    assert threading.main_thread() not in threads
+    assert held_after_an_epoch() == 1
     feed.rewind()
     assert held() == 0
-    # The control: with nothing to train meanwhile, it is waited for.
-    assert threads[3] is threading.main_thread()
