@@ -67,8 +67,7 @@ def optimizers(model):
 def _begin_anew(model, optimizer):
     """Sets what an optimizer holds to what one that is just built does."""
     variables = model.trainable_variables
-    unknown = map(id, private.unknown_variables(optimizer, variables))
-    others = set(unknown)
+    others = set(map(id, private.unknown_variables(optimizer, variables)))
     with model.distribute_strategy.scope():
         new = type(optimizer).from_config(optimizer.get_config())
         new.build([v for v in variables if id(v) not in others])

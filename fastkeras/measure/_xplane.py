@@ -102,19 +102,8 @@ def parse(space, optimizers=()):
         for line in plane.lines
     ]
     threads = [spans for *_, spans in lines]
-    marked = [
-        [s[:2] for s in spans if s[2] == MARK and "_r" in s[3]]
-        for spans in threads
-    ]
+    marked = _marked(threads)
     launches = sorted(itertools.chain(*marked))
-    if not launches:
-        raise ValueError(
-            checks.message(
-                "A trace must hold marked steps",
-                f"{sum(map(len, threads))} events, no step",
-                "Profile a `fit` of at least one batch after warm-up.",
-            )
-        )
     known = _thunks.instructions(
         space,
         lambda name: phase(name, optimizers),
@@ -145,6 +134,23 @@ def parse(space, optimizers=()):
                 if traced:
                     calls.append(start)
     return Trace(launches, events, spent[False], spent[True], sorted(calls))
+
+
+def _marked(threads):
+    """For each thread, the starts and ends of the launches in it."""
+    marked = [
+        [s[:2] for s in spans if s[2] == MARK and "_r" in s[3]]
+        for spans in threads
+    ]
+    if not any(marked):
+        raise ValueError(
+            checks.message(
+                "A trace must hold marked steps",
+                f"{sum(map(len, threads))} events, no step",
+                "Profile a `fit` of at least one batch after warm-up.",
+            )
+        )
+    return marked
 
 
 def _spans(plane, line):
